@@ -36,17 +36,19 @@ struct StoreBuffers {
     if (thread == 0) cute::tma_store_wait<0>();
   }
 
-  // Stores an accumulator, kColumns wide, whose rows are rows of D. place(block, chunk) says where
-  // 64 rows and kChunk columns of it go; it is called before the wait for a buffer, since anything
-  // after the wait delays the store. send(lines, place) stores them.
+  // Stores an accumulator, kColumns wide, whose rows are rows of D. place(block, column) says where
+  // 64 rows of it, and kChunk columns from `column` on, go; it is called before the wait for a
+  // buffer, since anything after the wait delays the store. send(lines, place) stores them. The
+  // last chunk may overlap the one before it and writes those columns again, with the same values.
   template <int kColumns, class Accumulator, class Place, class Send>
   __device__ __forceinline__ void Straight(const Accumulator& acc, Place&& place, Send&& send) {
-    constexpr int kChunks = kColumns / kChunk;
+    static_assert(kColumns >= kChunk && kColumns % 16 == 0);
+    constexpr int kChunks = (kColumns + kChunk - 1) / kChunk;
     CUTE_UNROLL
     for (int i = 0; i < C::kOwnBlocks * kChunks; ++i) {
-      const int block = i / kChunks, chunk = i % kChunks;
-      const int first = (block * kColumns + chunk * kChunk) / 2;
-      const auto to = place(block, chunk);
+      const int block = i / kChunks, column = min(i % kChunks * kChunk, kColumns - kChunk);
+      const int first = (block * kColumns + column) / 2;
+      const auto to = place(block, column);
       uint8_t* lines = shared.store[consumer][buffer];
       buffer ^= 1;
       Await<1>();

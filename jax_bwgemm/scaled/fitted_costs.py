@@ -29,6 +29,8 @@ SM90 = Parameters(
         TileKey("pingpong", 128, 80, 2, 1, True, "sums"): Cost(0.9516, 1047, 4002, 0.9797),
         TileKey("cooperative", 128, 128, 1, 2, False, "blocks"): Cost(0.7169, 1500, 2945, 0.9925),
         TileKey("cooperative", 128, 160, 2, 1, True, "rows"): Cost(0.5112, 2074, 4174, 1.062),
+        TileKey("pingpong", 128, 176, 2, 1, False, "sums"): Cost(0.9643, 800.2, 4365, 0.9481),
+        TileKey("pingpong", 128, 176, 2, 1, True, "sums"): Cost(0.96, 560.2, 5158, 0.9596),
     },
     overlap=4.514,
     l2_bytes_per_cycle=11690,

@@ -64,6 +64,26 @@ def test_kernel_is_exact_with_every_pair_of_layouts(kernel: Kernel, family: str)
         rules_kept(kernel)
 
 
+OVERLAPPING = [k for k in KERNELS if k.arch == "sm90" and not k.swap_ab and k.tile_n % 64]
+
+
+@pytest.mark.parametrize("kernel", OVERLAPPING, ids=lambda k: k.name)
+def test_columns_of_the_last_tile_end_in_either_of_two_overlapping_chunks(kernel: Kernel) -> None:
+    import sanitize_scaled
+
+    types = kernel.a_dtype, kernel.b_dtype, kernel.out_dtype
+    last = kernel.tile_n - 64  # the first column of the last chunk
+    for seed, columns in enumerate((8, last - 8, last, last + 8, last + 16, last + 24, last + 56)):
+        sizes = 72, kernel.tile_n + columns, 144, 1
+        case = sanitize_scaled.ScaledCase(kernel.name, types, ("row", "row"), *sizes, seed=seed)
+        got, want = case.run("emulator")
+        assert_exact(got, want, str(case))
+
+
+def test_there_is_a_tile_whose_last_chunks_overlap() -> None:
+    assert OVERLAPPING
+
+
 @pytest.mark.parametrize("kernel", [k for k in KERNELS if k.scales == "rows"], ids=lambda k: k.name)
 @pytest.mark.parametrize("wide", ["all", "one block", "one row"])
 def test_scales_that_are_not_powers_of_two(kernel: Kernel, wide: str) -> None:

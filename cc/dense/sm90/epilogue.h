@@ -1,6 +1,8 @@
 // The consumers' epilogue: registers -> shared memory -> D.
 #pragma once
 
+#include <algorithm>
+
 #include "dense/sm90/linked.h"
 #include "dense/sm90/tiles.h"
 #include "sm90/store.h"
@@ -76,18 +78,17 @@ struct Epilogue {
   }
 
   __device__ __forceinline__ void Straight(Accumulator& acc, uint32_t p, uint32_t q, int matrix) {
-    constexpr int kChunksOfBox = C::Q::kBoxRows / kColumns;
-    static_assert(C::kTileN % kColumns == 0 && C::Q::kBoxRows % kColumns == 0);
+    constexpr int kMoved = C::Q::kMovedRows;
+    static_assert(kMoved % kColumns == 0, "all columns of a chunk are moved together");
     struct At {
       Place place;
       int offset;
     };
     buffers.template Straight<C::kTileN>(
         acc,
-        [&](int block, int chunk) {
-          return At{
-              PlaceOf<C>(params, p + block * kBlock, q + chunk / kChunksOfBox * C::Q::kBoxRows),
-              chunk % kChunksOfBox * kColumns};
+        [&](int block, int column) {
+          const int in_unit = kMoved > 0 ? column % std::max(kMoved, 1) : 0;
+          return At{PlaceOf<C>(params, p + block * kBlock, q + column - in_unit), in_unit};
         },
         [&](const uint8_t* lines, const At& at) { Send(lines, at.place, at.offset, matrix); });
   }

@@ -82,9 +82,9 @@ struct Epilogue {
     };
     buffers.template Straight<kColumns>(
         acc,
-        [&](int block, int chunk) {
+        [&](int block, int in_tile) {
           const int left = rows - block * kBlock;
-          return At{column + chunk * kChunk, row + block * kBlock,
+          return At{column + in_tile, row + block * kBlock,
                     C::kKGrouped ? C::kStoreRows : min(left, C::kStoreRows)};
         },
         [&](const uint8_t* lines, const At& at) {
