@@ -249,11 +249,27 @@ class TestMlp:
                 )
 
 
-def test_sharded_columns_of_stacked_weights_stay_where_they_are() -> None:
+@pytest.mark.parametrize("linking", [True, False], ids=["linking", ""])
+def test_sharded_columns_of_stacked_weights_stay_where_they_are(linking: bool) -> None:
     """Side by side in one dimension the columns of both matrices would be gathered."""
     x, w = factors(np.random.default_rng(4), "bfloat16", 24, 64, 64)
     mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
     columns = jax.sharding.NamedSharding(mesh, jax.P(None, None, "i"))
     whole = jax.sharding.NamedSharding(mesh, jax.P())
-    compiled = jax.jit(layer).lower(jax.device_put(x, whole), jax.device_put(w, columns)).compile()
-    assert collectives(compiled) == {}
+    with config.linked_epilogues(linking):
+        lowered = jax.jit(layer).lower(jax.device_put(x, whole), jax.device_put(w, columns))
+    assert collectives(lowered.compile()) == {}
+
+
+def test_stacked_weights_of_one_device_are_one_matrix() -> None:
+    """Where no kernel computes both products, they are one product of twice the columns."""
+    x, w = factors(np.random.default_rng(4), "bfloat16", 24, 64, 64)
+    mesh, p = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,)), jax.P
+
+    def local(x: Any, w: Any) -> Any:
+        f = Epilogue(lambda gate, up: jax.nn.silu(gate) * up, "test")
+        return gated_product(x, w, f, keeps_products=True, implementation="xla")
+
+    f = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=(p("i"), p()), out_specs=p("i")))
+    assert f.lower(x, w).as_text().count("stablehlo.dot_general") == 1
+    close(f(x, w), reference(lambda gate, up: (jax.nn.silu(gate) * up, gate, up), x, w, []))

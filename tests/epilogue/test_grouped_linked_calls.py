@@ -19,7 +19,7 @@ import jax_bwgemm as bw
 from jax_bwgemm import config, runtime
 from jax_bwgemm.epilogue import linking
 from jax_bwgemm.epilogue.apply import Epilogue
-from jax_bwgemm.epilogue.grouped_hook import GroupedHook
+from jax_bwgemm.epilogue.grouped_hook import GroupedHook, GroupedRowHook, grouped_hook
 from jax_bwgemm.epilogue.hook import VERSION
 from jax_bwgemm.epilogue.tracing import trace_epilogue
 from jax_bwgemm.grouped.api import ragged_dot_with_epilogue
@@ -131,6 +131,25 @@ class TestErrors:
     def test_no_function(self) -> None:
         with pytest.raises(TypeError, match="ragged_dot: epilogue must be a function, got str"):
             bw.ragged_dot(self.A, self.B, self.SIZES, epilogue="gelu")
+
+
+@pytest.mark.parametrize(
+    ("hook", "count"),
+    [
+        (lambda *args: grouped_hook(*args, "sm90"), 2),
+        (lambda *args: grouped_hook(*args, "sm100"), 0),
+        (lambda *args: GroupedRowHook(*args, "sm90"), 0),
+    ],
+    ids=["swapped", "sm100", "not swapped"],
+)
+def test_what_a_kernel_moves_for_an_epilogue(hook: Any, count: int) -> None:
+    """The first matrices and results of its type, besides the one that it stores in any case."""
+    matrices = [jax.ShapeDtypeStruct((16, 24), jnp.bfloat16)] * 3
+    program = trace_epilogue(lambda z, *xs: (z, *(z + x for x in xs)), (16, 24), matrices).program
+    found = hook(program, ("bfloat16",) * 4)
+    assert found.staged_operands == [0, 1][:count]
+    assert found.staged_results == [1, 2][:count]
+    assert found.operand_roles.count("staged") == found.result_roles.count("staged") == count
 
 
 class TestCalls:

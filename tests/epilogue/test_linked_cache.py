@@ -1,4 +1,4 @@
-"""Linked kernels on disk, and the tools that link them."""
+"""Linked kernels on disk and in memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -29,7 +28,7 @@ from numerics import normal
 import jax_bwgemm as bw
 from jax_bwgemm.epilogue import linking
 from jax_bwgemm.epilogue.hook import Hook
-from jax_bwgemm.epilogue.linker import Linker, LinkError, NoLinkerError, linker
+from jax_bwgemm.epilogue.linker import Linker, LinkError
 from jax_bwgemm.epilogue.tracing import trace_epilogue
 
 pytestmark = [*requires_emulator, requires_linker]
@@ -67,14 +66,15 @@ class TestCache:
         linking.forget_linked_kernels()
         return linking.linked_kernel(KERNELS[0].name, hook, ptx=True)
 
-    def test_is_read_again(self, hook, folder, monkeypatch) -> None:
+    def test_is_read_again(self, hook, folder, monkeypatch, caplog) -> None:
         first = self.link(hook)
         assert len(self.files(folder)) == 1
+        assert "is not used" not in caplog.text  # there was none
         monkeypatch.setattr(linking, "linker", None)  # the tools are not even looked for
         assert self.link(hook) == first
 
     def test_a_file_is_of_all_that_goes_into_the_kernel(self, hook, folder, monkeypatch) -> None:
-        """Of another build, kernels of the same names are others."""
+        """Of another build or version, kernels of the same names are others."""
         made = (base64.b64encode(bytes([i])).decode() for i in range(100))
         monkeypatch.setattr(linking, "linker", lambda: None)
         monkeypatch.setattr(linking, "_link", lambda *_, **__: next(made))
@@ -86,14 +86,19 @@ class TestCache:
             found = []
             for kernel, of, ptx in (*cases, (name, float16, True)):
                 linking.forget_linked_kernels()
-                found.append(linking.linked_kernel(kernel, of, ptx=ptx).code)
-            return found
+                found.append(linking.linked_kernel(kernel, of, ptx=ptx))
+            assert len({x.digest for x in found}) == len(found)
+            return [x.code for x in found]
 
         found = codes()
         assert len(set(found)) == len(self.files(folder)) == 4
         assert codes() == found
-        monkeypatch.setattr(linking, "_hash_of", lambda _: "another build's")
-        assert not set(codes()) & set(found)
+        seen = set(found)
+        for part, changed in (("_hash_of", lambda _: "another build's"), ("_FORMAT", "later")):
+            monkeypatch.setattr(linking, part, changed)
+            found = codes()
+            assert not seen & set(found)
+            seen |= set(found)
 
     @pytest.mark.parametrize(
         "damage", ["flipped", "truncated", "empty", "binary", "no code", "text", "folder"]
@@ -153,9 +158,40 @@ class TestCache:
         assert "is not written" in caplog.text
 
     def test_default_folder(self, folder, monkeypatch) -> None:
-        monkeypatch.delenv("BWGEMM_LINK_CACHE")
         monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+        monkeypatch.setenv("BWGEMM_LINK_CACHE", "")
         assert linking.cache_folder() == folder / "jax_bwgemm" / "linked-v1"
+        monkeypatch.delenv("BWGEMM_LINK_CACHE")
+        assert linking.cache_folder() == folder / "jax_bwgemm" / "linked-v1"
+
+    def test_a_folder_that_is_not_there_is_made(self, hook, folder, monkeypatch) -> None:
+        new = folder / "a" / "b"
+        monkeypatch.setenv("BWGEMM_LINK_CACHE", str(new))
+        monkeypatch.setattr(linking, "linker", lambda: None)
+        monkeypatch.setattr(linking, "_link", lambda *_, **__: base64.b64encode(b"code").decode())
+        self.link(hook)
+        assert len(self.files(new)) == 1
+
+    def test_what_is_being_linked_is_neither_begun_again_nor_forgotten(
+        self, hook, folder, monkeypatch
+    ) -> None:
+        go, begun = threading.Event(), []
+
+        def link(*args: Any, **_: Any) -> str:
+            begun.append(args[2])
+            assert go.wait(60)
+            return base64.b64encode(b"code").decode()
+
+        monkeypatch.setattr(linking, "MOST_KEPT", 1)
+        monkeypatch.setattr(linking, "linker", lambda: None)
+        monkeypatch.setattr(linking, "_link", link)
+        names = [k.name for k in KERNELS[:2]] * 2
+        found = [linking.start_linking(name, hook, ptx=True) for name in names]
+        go.set()
+        assert len({f.result() for f in found}) == 1
+        assert found[:2] == found[2:]
+        assert sorted(begun) == sorted(names[:2])
+        linking.forget_linked_kernels()
 
     def test_machine_code_and_ptx_are_two_kernels(self, hook, folder, monkeypatch) -> None:
         """In memory, too: a process may use a GPU and the emulator."""
@@ -225,62 +261,3 @@ def test_a_process_forgets_the_oldest(tmp_path, monkeypatch) -> None:
         assert len(linking._futures) <= 2
     assert linked[0] == linked[3]
     assert linked[0] is not linked[3]
-
-
-class TestLinker:
-    def test_errors_of_the_tools(self) -> None:
-        tools = linker()
-        nothing = tools.compile("", "sm90")
-        with pytest.raises(LinkError, match=r"(?s)nvrtcCompileProgram.*nonsense"):
-            tools.compile("nonsense;", "sm90")
-        with pytest.raises(LinkError, match="nvJitLinkAddData"):
-            tools.link(b"no fat binary", "kernel", nothing, "sm90", ptx=False)
-        kernel = KERNELS[0].name
-        fat = linking.linkable_kernels()[kernel].read_bytes()
-        with pytest.raises(LinkError, match=r"(?s)nvJitLinkComplete.*bwgemm_epilogue"):
-            tools.link(fat, kernel, nothing, "sm90", ptx=False)
-
-    def test_cubins_are_linked_without_a_gpu(self, monkeypatch) -> None:
-        monkeypatch.setenv("BWGEMM_LINK_CACHE", "off")
-        program = trace_epilogue(jax.nn.gelu, (16, 16), ()).program
-        hook = Hook(program, ("bfloat16",), "sm90", swapped=KERNELS[0].swap_ab)
-        linked = linking.linked_kernel(KERNELS[0].name, hook, ptx=False)
-        assert base64.b64decode(linked.code).startswith(b"\x7fELF")
-
-    def test_not_installed(self, monkeypatch) -> None:
-        from jax_bwgemm.epilogue import linker as module
-
-        with pytest.raises(NoLinkerError, match=r"libnothing.so.1 is not installed: `pip install"):
-            module._library("libnothing.so.1")
-
-    def test_only_the_wheels_folder_is_searched(self, tmp_path, monkeypatch) -> None:
-        """Not that of the process, where anyone may have put a library."""
-        from jax_bwgemm.epilogue import linker as module
-
-        (tmp_path / "libnvrtc-builtins.so.13.9").write_bytes(b"no library")
-        monkeypatch.chdir(tmp_path)
-        loaded = []
-        monkeypatch.setattr(module.ctypes, "CDLL", lambda path: loaded.append(path) or path)
-        monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
-        assert module._library("libnvrtc.so.13") == "libnvrtc.so.13"
-        assert loaded == ["libnvrtc.so.13"]
-
-    def test_damaged(self, tmp_path, monkeypatch) -> None:
-        from jax_bwgemm.epilogue import linker as module
-
-        folder = tmp_path / "cu13" / "lib"
-        folder.mkdir(parents=True)
-        for name in ("libnothing.so.1", "libnvrtc-builtins.so.13.0"):
-            (folder / name).write_bytes(b"no library")
-        wheels = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
-        monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: wheels)
-        with pytest.raises(NoLinkerError, match=r"libnothing.so.1 cannot be loaded: .*builtins"):
-            module._library("libnothing.so.1")
-
-    def test_forbidden(self, monkeypatch) -> None:
-        monkeypatch.setenv("BWGEMM_LINKER", "0")
-        linker.cache_clear()
-        with pytest.raises(NoLinkerError, match="BWGEMM_LINKER=0 forbids linking"):
-            linker()
-        monkeypatch.delenv("BWGEMM_LINKER")
-        linker.cache_clear()

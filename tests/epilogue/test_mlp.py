@@ -123,6 +123,24 @@ def test_every_activation_and_none(arrays: Arrays) -> None:
     assert_same_layers(bw.mlp(x[0], up, down), jax.nn.gelu(x[0] @ up) @ down)
 
 
+@pytest.mark.parametrize("recompute", [False, True, 2])
+@pytest.mark.parametrize("names", [("up",), ("gate", "up")], ids="-".join)
+def test_gradients_without_an_activation(
+    arrays: Arrays, names: tuple[str, ...], recompute: bool | int
+) -> None:
+    a = {name: arrays[name] for name in ("x", "down", *names)}
+
+    def ours(a: Arrays) -> jax.Array:
+        ups = tuple(a[name] for name in names)
+        ups = ups if len(ups) > 1 else ups[0]
+        return bw.mlp(a["x"], ups, a["down"], activation=None, recompute=recompute)
+
+    def want(a: Arrays) -> jax.Array:
+        return functools.reduce(jnp.multiply, (a["x"] @ a[name] for name in names)) @ a["down"]
+
+    assert_same_layers(*(jax.jit(jax.grad(square(f)))(a) for f in (ours, want)))
+
+
 @pytest.mark.parametrize("step", [lambda z: z > 0, lambda z: jnp.round(z).astype(jnp.int32)])
 @pytest.mark.parametrize("recompute", [False, True, 2])
 def test_activations_without_a_slope(arrays: Arrays, step: Any, recompute: Any) -> None:
@@ -169,6 +187,23 @@ def test_rounding(arrays: Arrays, form: str) -> None:
     np.testing.assert_array_equal(got, want.astype(jnp.bfloat16))
     gradients = jax.grad(lambda a: square(FORMS[form][0])(a).astype(jnp.float32))(a)
     assert {g.dtype.name for g in gradients.values()} == {"bfloat16"}
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_rounding_of_gradients(arrays: Arrays, recompute: bool) -> None:
+    """Products are rounded before and after, what is between is not."""
+    names = ("x", "gate", "up", "down")
+    a = {name: arrays[name].astype(jnp.bfloat16) for name in names}
+    y_bar = jnp.asarray(normal(np.random.default_rng(1), (M, N), "bfloat16"))
+    wide = lambda x: x.astype(jnp.float32)  # noqa: E731
+
+    # Not compiled: XLA may leave roundings out.
+    products = [wide(jnp.dot(a["x"], a[name])) for name in ("gate", "up")]
+    hidden_bar = wide(jnp.dot(y_bar, a["down"].T))
+    bars = jax.vjp(lambda gate, up: jax.nn.silu(gate) * up, *products)[1](hidden_bar)
+    (got,) = jax.vjp(functools.partial(gated, recompute=recompute), a)[1](y_bar)
+    for name, bar in zip(("gate", "up"), bars, strict=True):
+        np.testing.assert_array_equal(got[name], jnp.dot(a["x"].T, bar.astype(jnp.bfloat16)))
 
 
 @pytest.mark.parametrize(("recompute", "kept"), [(False, 2), (True, 0)])

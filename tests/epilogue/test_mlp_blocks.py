@@ -12,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from numerics import assert_same_layers, normal
 
 import jax_bwgemm as bw
-from jax_bwgemm.epilogue.hidden_blocks import HiddenBlocks
+from jax_bwgemm.epilogue.hidden_blocks import MOST_OF_PIECE, HiddenBlocks
 
 M, K, N, H, BLOCKS = 256, 16, 24, 2048, 4
 Arrays = dict[str, Any]
@@ -45,10 +45,21 @@ def gradient(f: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("hidden", "count", "piece"), [(2048, 4, 128), (11008, 4, 64), (14, 2, 1), (6, 6, 1), (5, 1, 1)]
+    ("hidden", "count", "devices", "piece"),
+    [
+        (2048, 4, 1, 128),
+        (11008, 4, 1, 64),
+        (14, 2, 1, 1),
+        (6, 6, 1, 1),
+        (5, 1, 1, 1),
+        (16, 4, 8, 1),
+        (48, 4, 8, 1),
+    ],
 )
-def test_blocks_are_a_partition(monkeypatch: Any, hidden: int, count: int, piece: int) -> None:
-    monkeypatch.setattr(jax, "device_count", lambda: 1)
+def test_blocks_are_a_partition(
+    monkeypatch: Any, hidden: int, count: int, devices: int, piece: int
+) -> None:
+    monkeypatch.setattr(jax, "device_count", lambda: devices)
     blocks, x = HiddenBlocks.of(hidden, count), jnp.arange(2 * hidden).reshape(2, hidden, 1)
     assert blocks.piece == piece
     whole = None
@@ -59,11 +70,14 @@ def test_blocks_are_a_partition(monkeypatch: Any, hidden: int, count: int, piece
     np.testing.assert_array_equal(whole, x)
 
 
-def test_parts_of_blocks_are_added_in_float32() -> None:
+@pytest.mark.parametrize(("dtype", "wide"), [("bfloat16", "float32"), ("float64", "float64")])
+def test_parts_of_blocks_are_added_in_float32_at_least(dtype: str, wide: str) -> None:
     blocks, total = HiddenBlocks.of(8, 4), None
-    for part in (256, 1, 1, 1):
-        total = blocks.added(total, jnp.bfloat16(part))
-    assert (total.dtype, float(total)) == (jnp.float32, 259)
+    least = 1 if wide == "float32" else 2.0**-40
+    with jax.enable_x64(True):
+        for part in (256, least, least, least):
+            total = blocks.added(total, jnp.asarray(part, dtype))
+    assert (total.dtype, float(total)) == (wide, 256 + 3 * least)
 
 
 @pytest.mark.parametrize(("hidden", "piece"), [(2048, 64), (11008, 8), (96, 1)])
@@ -74,6 +88,20 @@ def test_devices_have_equal_parts_of_each_block(hidden: int, piece: int) -> None
     for i in range(4):
         found = blocks.block(jnp.asarray(owner), 0, i)
         np.testing.assert_array_equal(found, np.repeat(np.arange(8), hidden // 32))
+
+
+def test_pieces_of_one_devices_part_are_whole() -> None:
+    """In a function that `shard_map` calls on each device nothing is divided between devices."""
+    found = []
+
+    def local(x: jax.Array) -> jax.Array:
+        found.append(HiddenBlocks.of(H, BLOCKS).piece)
+        return x
+
+    mesh = jax.make_mesh((8,), ("i",), axis_types=(AxisType.Auto,))
+    p = PartitionSpec("i")
+    jax.eval_shape(jax.shard_map(local, mesh=mesh, in_specs=p, out_specs=p), jnp.ones(8))
+    assert set(found) == {MOST_OF_PIECE}
 
 
 @pytest.mark.parametrize("blocks", [-1, 3, 2 * H])

@@ -280,7 +280,14 @@ def test_leading_dimensions_of_a_batch(
 
 
 @pytest.mark.parametrize(
-    ("number", "narrow"), [(1e300, np.float32(np.inf)), (7, np.int32(7)), (2**31, np.int64(2**31))]
+    ("number", "narrow"),
+    [
+        (1e300, np.float32(np.inf)),
+        (7, np.int32(7)),
+        (2**31, np.int64(2**31)),
+        (np.uint64(2**32 - 1), np.uint32(2**32 - 1)),
+        (np.uint64(2**32), np.uint64(2**32)),
+    ],
 )
 def test_constants_of_64_bits(number: float, narrow: np.generic) -> None:
     with warnings.catch_warnings(action="error"):

@@ -100,6 +100,8 @@ def test_exact_of_floats(dtype: str) -> None:
         return [*unary, *binary, lax.clamp(x, y, x + 1), lax.select(z > 0, x, y), z]
 
     check(f, z, x, y)
+    # Not only what is stored is rounded: what other steps read is, too.
+    check(lambda *xs: [r.astype(jnp.float32) for r in f(*xs)], z, x, y)
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
@@ -127,6 +129,8 @@ def test_conversions(dtype: str) -> None:
     z, x = values(rng, "float32", (16, 64)), values(rng, dtype, (16, 64))
     targets = [t for t in TYPES if not (KINDS[dtype] == "f" and KINDS[t] in "iu")]
     check(lambda z, x: [x.astype(t) for t in targets], z, x)
+    narrow = ("bfloat16", "float16")
+    check(lambda z, x: [y.astype(t).astype(jnp.float32) for y in (x, z) for t in narrow], z, x)
     z[~np.isfinite(z)] = 0  # XLA leaves open what integers become of these
     small = np.clip(z, 0, 100)
     check(lambda z: [z.astype(t) for t in TYPES], small.astype(np.float32))
@@ -204,6 +208,22 @@ def test_accuracy(name: str) -> None:
     (got,) = run_on_host(trace_epilogue(f, z.shape, (x,)).program, z, (x,))
     exact = EXACT[name](*(a.astype(np.float64) for a in ((z, x) if binary else (z,))))
     assert ulps(got, exact) <= PRIMITIVES[name].ulp + 1
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_values_of_narrow_types_are_rounded(dtype: str) -> None:
+    """What other steps read is, as what is stored."""
+    z = np.random.default_rng(0).uniform(0.1, 2, (16, 16)).astype(np.float32)
+
+    def f(z: jax.Array) -> list[jax.Array]:
+        x = z.astype(dtype)
+        found = [of_lax(n)(x, x + 1) if n in ("pow", "atan2") else of_lax(n)(x) for n in EXACT]
+        found += [lax.reduce_precision(x / 3, 8, 23), 1 + jnp.tanh(x), lax.integer_pow(x, 3)]
+        return [y.astype(jnp.float32) for y in found]
+
+    program = simplified(trace_epilogue(f, z.shape, ()).program)
+    for got in run_on_host(program, z, ()):
+        np.testing.assert_array_equal(got, got.astype(numpy_type(dtype)).astype(np.float32))
 
 
 def test_every_primitive_is_tested() -> None:

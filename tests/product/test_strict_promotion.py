@@ -53,6 +53,10 @@ FUNCTIONS: dict[str, tuple[Callable, list[tuple[tuple[int, ...], str]]]] = {
             ((K,), "bfloat16"),
         ],
     ),
+    "mlp of one matrix": (
+        lambda x, up, down, b: bw.mlp(x, up, down, up_bias=b),
+        [((M, K), "bfloat16"), ((K, N), "bfloat16"), ((N, K), "bfloat16"), ((N,), "bfloat16")],
+    ),
     "grouped_mlp": (
         lambda x, up, down, w: bw.grouped_mlp(x, up, down, SIZES, row_weights=w),
         [

@@ -64,12 +64,53 @@ def test_values_between_that_are_of_64_bits(operands, epilogue) -> None:
         (lambda z: z * np.float64(2), "'mul'.*it computes with float64"),
         (lambda z: jnp.round(z).astype(int) * z, "'convert_element_type'.*computes with int64"),
         (lambda z: (z > 0).astype(int) * 3 + z, "'mul'.*it computes with int64"),
+        # Rounded to float32, the operand would be no larger than 0.1.
+        (lambda z: z * (z.astype(jnp.float64) > 0.1), "'gt'.*it computes with float64"),
+        # As float32 the number is even.
+        (lambda z: z * jnp.full(z.shape, 2.0**24 + 1).astype(jnp.int32), "computes with float64"),
+        # To float32 and then to bfloat16, it would be rounded twice.
+        (lambda z: z * jnp.full(z.shape, 1 + 2.0**-8 + 2.0**-30).astype(jnp.bfloat16), "float64"),
         (lambda z: jnp.where(z > 0, 1, 0), "returns an array of type int64"),
     ],
 )
 def test_what_is_computed_in_64_bits(operands, epilogue, message: str) -> None:
     with pytest.raises(bw.EpilogueError, match=message):
         bw.matmul(*operands, epilogue=epilogue)
+
+
+@pytest.mark.parametrize("name", ["eq", "ne", "lt", "le", "gt", "ge"])
+def test_comparisons_of_integers(operands, name: str) -> None:
+    def epilogue(z: jax.Array) -> jax.Array:
+        rows, columns = (lax.broadcasted_iota(int, z.shape, d) for d in (0, 1))
+        return jnp.where(getattr(lax, name)(rows, columns), z, -z)
+
+    got = bw.matmul(*operands, epilogue=epilogue)
+    want = epilogue(jnp.matmul(*operands).astype(jnp.float32)).astype(jnp.bfloat16)
+    np.testing.assert_array_equal(got.astype(jnp.float32), want.astype(jnp.float32))
+
+
+# Types whose values 32 bits of a wider one's sign hold.
+HELD = {
+    "int64": ("bool", "uint8", "uint16", "int8", "int16", "int32"),
+    "uint64": ("bool", "uint8", "uint16", "uint32"),
+}
+INTEGERS = ("bool", "uint8", "uint16", "uint32", "int8", "int16", "int32")
+
+
+@pytest.mark.parametrize("wide", HELD)
+@pytest.mark.parametrize("narrow", INTEGERS)
+def test_integers_that_become_wider(operands, narrow: str, wide: str) -> None:
+    def epilogue(z: jax.Array) -> jax.Array:
+        x = (z > 0).astype(narrow).astype(wide)
+        return z * x.astype(jnp.float32) - x.astype(jnp.int16)
+
+    if narrow not in HELD[wide]:
+        with pytest.raises(bw.EpilogueError, match=f"'convert_.*it computes with {wide}"):
+            bw.matmul(*operands, epilogue=epilogue)
+        return
+    got = bw.matmul(*operands, epilogue=epilogue)
+    want = epilogue(jnp.matmul(*operands).astype(jnp.float32)).astype(jnp.bfloat16)
+    np.testing.assert_array_equal(got.astype(jnp.float32), want.astype(jnp.float32))
 
 
 def test_an_integer_that_32_bits_do_not_hold(operands) -> None:

@@ -202,6 +202,31 @@ def test_parts_of_several_widths_begin_where_those_before_them_end() -> None:
     check(lambda y: bw.dequantize(f(y)), y)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "width", "first", "fused"),
+    [
+        ("bfloat16", 256, 8, True),
+        ("bfloat16", 256, 4, False),
+        ("bfloat16", 252, 8, False),
+        ("float32", 252, 4, True),
+        ("float32", 256, 2, False),
+        ("float32", 254, 4, False),
+    ],
+)
+def test_columns_that_are_read_in_place_are_aligned(
+    dtype: str, width: int, first: int, fused: bool
+) -> None:
+    """Eight elements are read as words of 16 bytes, in every row."""
+
+    def f(y: Any) -> Any:
+        return quantize(jnp.tanh(y[:, first : first + 128]).astype(jnp.bfloat16))
+
+    (y,) = arrays((64, width), dtype=dtype)
+    want = [[[(0, width, first)]]] if fused else []
+    assert [windows(source) for source in found(f, y)] == want
+    check(lambda y: bw.dequantize(f(y)), y)
+
+
 def test_columns_of_some_rows_are_no_window() -> None:
     """A kernel reads all rows of an array, from the first one on."""
     (y,) = arrays((128, 256))

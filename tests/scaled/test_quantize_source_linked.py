@@ -45,6 +45,12 @@ def test_sizes(rows: int, half: int, dtype: str) -> None:
     check("side by side", OPTIONS[0], rows, half, dtype, "emulator")
 
 
+@pytest.mark.parametrize(("name", "half"), [("side by side", 136), ("two widths", 128)])
+def test_parts_whose_tiles_take_no_turns(name: str, half: int) -> None:
+    """Three columns of tiles: of two parts that share one, or of which one has two."""
+    check(name, OPTIONS[1], 16, half, "bfloat16", "emulator")
+
+
 def test_a_step_of_swiglu() -> None:
     """Close to XLA's: an activation may be rounded to the neighbour before it is quantized."""
     rng = np.random.default_rng(0)

@@ -35,6 +35,11 @@ def side_by_side(g: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.concatenate([g * up, jnp.where(gate > 0, g, -gate)], axis=-1)
 
 
+def of_two_widths(g: jax.Array, y: jax.Array, integers: jax.Array) -> jax.Array:
+    """Two parts of which one is twice as wide as the other, an array of int32."""
+    return jnp.concatenate([g * integers.astype(g.dtype), y * y], axis=-1)
+
+
 def of_slices(y: jax.Array, other: jax.Array) -> jax.Array:
     """Columns as slices, an array of float32, the position."""
     half = y.shape[-1] // 2
@@ -47,6 +52,7 @@ def of_slices(y: jax.Array, other: jax.Array) -> jax.Array:
 FUNCTIONS: dict[str, tuple[Callable[..., Any], list[tuple[Any, str | None]]]] = {
     "product of halves": (product_of_halves, [(2, None), ("row", None), ("column", "float32")]),
     "side by side": (side_by_side, [(1, None), (2, None)]),
+    "two widths": (of_two_widths, [(1, None), (2, None), (1, "int32")]),
     "slices": (of_slices, [(2, None), (1, "float32")]),
 }
 # Layout, type, transposed, scale, random.
