@@ -29,6 +29,8 @@ constexpr RuleInfo kRules[] = {
     {"tensor-race", Severity::kError, "accesses of tensor memory that no synchronisation orders"},
     {"tensor-fence", Severity::kWarning,
      "ordered accesses of tensor memory without tcgen05.fence on both sides"},
+    {"tensor-lanes", Severity::kWarning,
+     "tcgen05.ld or tcgen05.st of another warp's lanes: the warp's own are accessed instead"},
     {"proxy-fence", Severity::kError,
      "ordinary writes that the asynchronous proxy reads or writes over without fence.proxy.async"},
     {"mbarrier-init", Severity::kWarning,

@@ -33,6 +33,7 @@ enum class Rule : uint8_t {
   kTensorHazard,
   kTensorRace,
   kTensorFence,
+  kTensorLanes,
   kProxyFence,
   kMbarrierInit,
   kCtaStart,
@@ -48,7 +49,7 @@ enum class Rule : uint8_t {
   kUninitializedTensor,
   kUninitializedRegister,
 };
-constexpr size_t kRuleCount = 26;
+constexpr size_t kRuleCount = 27;
 
 struct RuleInfo {
   const char* name;

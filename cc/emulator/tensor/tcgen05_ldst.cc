@@ -23,7 +23,8 @@ struct LdStArgs {
   int columns = 0;
 };
 
-// Checks the address against the quarter of lanes this warp may use (PTX ISA 9.7.16.8.1).
+// Checks the address against the quarter of lanes this warp may use (PTX ISA 9.7.16.8.1). Of one
+// that names another quarter, hardware ignores which: DeepGEMM's kernels for SM100 rely on it.
 TmemAddress checked_address(Warp& warp, const LdStArgs& args, uint32_t mask) {
   if (mask != kFullMask) warp.fault("executed by lanes 0x%08x, not by the whole warp", mask);
   const uint32_t bits = static_cast<uint32_t>(warp.address(args.address, 0));
@@ -32,15 +33,16 @@ TmemAddress checked_address(Warp& warp, const LdStArgs& args, uint32_t mask) {
     if (other != bits)
       warp.fault("tensor memory address differs between lanes (0x%x, 0x%x)", bits, other);
   });
-  const TmemAddress address(bits);
+  TmemAddress address(bits);
   const int quarter = static_cast<int>(warp.index() % 4) * 32;
-  const bool inside = address.lane >= quarter &&
-                      address.lane + ldst_lanes(args.shape) <= quarter + 32 &&
-                      address.lane % 16 == 0;
-  if (!inside) {
-    warp.fault("warp %u may access lanes %d-%d of tensor memory, not lanes %d-%d", warp.index(),
-               quarter, quarter + 31, address.lane, address.lane + ldst_lanes(args.shape) - 1);
-  }
+  const int in_quarter = address.lane % 32, lanes = ldst_lanes(args.shape);
+  if (address.lane == quarter + in_quarter && in_quarter % lanes == 0) return address;
+  const std::string message =
+      format("warp %u may access lanes %d-%d of tensor memory, not lanes %d-%d", warp.index(),
+             quarter, quarter + 31, address.lane, address.lane + lanes - 1);
+  if (address.lane >= kTmemLanes || in_quarter % lanes != 0) warp.fault("%s", message.c_str());
+  warp.report(Rule::kTensorLanes, message + ": its own are accessed");
+  address.lane = quarter + in_quarter;
   return address;
 }
 

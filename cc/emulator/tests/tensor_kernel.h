@@ -40,9 +40,9 @@ class Params {
 
  private:
   Params& append(const void* data, size_t bytes, size_t align) {
-    bytes_.resize((bytes_.size() + align - 1) / align * align);
-    const auto* from = static_cast<const uint8_t*>(data);
-    bytes_.insert(bytes_.end(), from, from + bytes);
+    const size_t at = (bytes_.size() + align - 1) / align * align;
+    bytes_.resize(at + bytes);
+    std::memcpy(bytes_.data() + at, data, bytes);
     return *this;
   }
   std::vector<uint8_t> bytes_;

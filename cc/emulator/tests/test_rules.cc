@@ -119,6 +119,14 @@ TEST(registers_of_a_tensor_memory_load_need_its_wait) {
              "uses a register that an earlier tcgen05.ld loads");
 }
 
+TEST(a_warp_names_its_own_lanes_of_tensor_memory) {
+  const std::string wait = "tcgen05.wait::st.sync.aligned;\n";
+  check_rule(Rule::kTensorLanes,
+             with_tensor_memory("tcgen05.st.sync.aligned.32x32b.x1.b32 [%r7], {%r0};\n" + wait),
+             with_tensor_memory("tcgen05.st.sync.aligned.32x32b.x1.b32 [%r6], {%r0};\n" + wait),
+             "of tensor memory, not lanes 0-31: its own are accessed");
+}
+
 TEST(relaxed_loads_and_stores_need_no_wait) {
   const std::string body = with_tensor_memory(
       "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r6], {%r0};\n"

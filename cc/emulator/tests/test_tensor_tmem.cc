@@ -30,6 +30,16 @@ LaunchResult run_body(const std::string& body, uint32_t threads = 128) {
   return launcher.run(kernel("", body), Params());
 }
 
+// With the parameter `out`.
+LaunchResult run_into(Buffer& out, const std::string& body) {
+  Launcher launcher;
+  launcher.add(out, true, "out");
+  const uint64_t address = out.address();
+  Params params;
+  params.u64(address);
+  return launcher.run(kernel(".param .u64 out", body), params);
+}
+
 void refused(const std::string& body, const char* why, ErrorKind kind = ErrorKind::kFault) {
   const LaunchResult result = run_body(body);
   CHECK(!result.ok);
@@ -163,9 +173,39 @@ TEST(loads_and_stores_of_every_shape) {
   }
 }
 
+TEST(a_warp_that_names_lanes_of_another_one_accesses_its_own) {
+  const std::string own = "shl.b32 %r13, %r1, 21;\nadd.u32 %r14, %r6, %r13;\n";
+  for (const int lane : {0, 96}) {
+    const std::string other = "add.u32 %r7, %r6, " + std::to_string(lane << 16) + ";\n";
+    for (const bool stores : {false, true}) {
+      const char *to = stores ? "%r7" : "%r14", *from = stores ? "%r14" : "%r7";
+      Buffer out(128 * 4);
+      const LaunchResult result =
+          run_into(out, "ld.param.u64 %d0, [out];\n" + allocate(32) + own + other +
+                            "tcgen05.st.sync.aligned.32x32b.x1.b32 [" + to +
+                            "], {%r0};\ntcgen05.wait::st.sync.aligned;\n"
+                            "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%v0}, [" +
+                            from +
+                            "];\ntcgen05.wait::ld.sync.aligned;\nmul.wide.u32 %d1, %r0, 4;\n"
+                            "add.u64 %d1, %d1, %d0;\nst.global.b32 [%d1], %v0;\n" +
+                            deallocate(32));
+      CHECK_TEXT(result.error, "");
+      CHECK_EQ(result.warnings.size(), size_t{1});
+      if (result.warnings.size() != 1) return;
+      CHECK(result.warnings[0].rule == Rule::kTensorLanes);
+      CHECK_EQ(result.warnings[0].count, uint64_t{3});  // once for each of the other warps
+      for (uint32_t i = 0; i < 128; ++i) CHECK_EQ(out.as<uint32_t>()[i], i);
+    }
+  }
+}
+
 TEST(loads_and_stores_refuse) {
   const std::string two = "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%v0}, [%r7];\n";
-  refused(allocate(32) + "add.u32 %r7, %r6, 0;\n" + two, "may access lanes 32-63 of tensor memory");
+  for (const int lane : {8, 16, 24, 40, 128}) {
+    const std::string first = "not lanes " + std::to_string(lane) + "-";
+    refused(allocate(32) + "add.u32 %r7, %r6, " + std::to_string(lane << 16) + ";\n" + two,
+            first.c_str());
+  }
   refused(allocate(32) +
               "shl.b32 %r13, %r1, 21;\nadd.u32 %r7, %r6, %r13;\nadd.u32 %r7, %r7, 32;\n" + two,
           "access to unallocated tensor memory");
