@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from emulator_cases import requires_emulator
-from kernel_table import described_scaled_grouped_kernels
+from kernel_table import described_scaled_grouped_kernels, described_scaled_kernels
 from numerics import assert_exact
 
 from jax_bwgemm import runtime
@@ -293,6 +293,15 @@ def test_the_records_of_grouped_scaled_kernels_are_those_of_the_list() -> None:
         assert dataclasses.replace(k, stages=described[k.name].stages) == described[k.name]
 
 
+def test_the_records_of_scaled_kernels_are_those_of_the_list() -> None:
+    described = {k.name: k for k in described_scaled_kernels()}
+    table = runtime.emulated_scaled_kernels()
+    assert {k.name for k in table} == set(described)
+    for k in table:
+        found = dataclasses.replace(described[k.name], stages=k.stages)
+        assert found == k
+
+
 def test_the_record_says_what_names_of_scaled_kernels_say() -> None:
     table = {k.name: k for k in runtime.emulated_scaled_kernels()}
     for k in table.values():
@@ -303,7 +312,6 @@ def test_the_record_says_what_names_of_scaled_kernels_say() -> None:
         twin = table.get(k.name.replace("_bf16_", "_f32_"))
         if k.scales == "mma" or twin is None:  # K is not split
             assert not k.f32_twin
-            assert k.scales == "mma" or (k.scales == "sums" and k.swap_ab)  # lines with no_f32
             continue
         assert k.f32_twin == twin.name
         assert dataclasses.replace(k, name=twin.name, out_dtype="float32", stages=0) == (

@@ -50,8 +50,14 @@ def choice(product: ScaledSpec, sizes: ScaledDims) -> str:
         (spec("1x128", "1x128"), dims(), "e4m3_e4m3_bf16_rows_128x256x128_2x1_cooperative 1"),
         (
             spec("tensor", "tensor", accumulation="fast"),
-            dims(4096, 7168, 16384),
+            dims(4096, 4096, 7168),
             "e4m3_e4m3_bf16_sums_128x256x128_2x1_cooperative 1",
+        ),
+        # 32 x 41 tiles are ten waves of 132 almost exactly.
+        (
+            spec("tensor", "tensor", accumulation="fast"),
+            dims(4096, 7168, 2048),
+            "e4m3_e4m3_bf16_sums_128x176x128_2x1_pingpong 1",
         ),
         (
             spec("tensor", "tensor", "float32"),

@@ -145,7 +145,7 @@ def described_grouped_kernels() -> tuple[Kernel, ...]:
 
 @functools.cache
 def described_scaled_kernels() -> tuple[Kernel, ...]:
-    """The scaled kernels as the build makes them: 6 a line, 2 without e5m2."""
+    """The scaled kernels as the build makes them: 6 a line, 2 without e5m2, half without f32."""
     found = []
     for swap, arch, *numbers, schedule, scales, left_out in re.findall(
         _SCALED, SCALED_DEF.read_text(), re.MULTILINE
@@ -156,9 +156,11 @@ def described_scaled_kernels() -> tuple[Kernel, ...]:
             pairs = pairs[:1]
         elif "e2m1" in left_out:
             pairs = [("e2m1", "e2m1")]
+        no_f32 = "no_f32" in left_out
         for a, b in pairs:
-            for out in ("bf16", "f32"):
+            for out in ("bf16",) if no_f32 else ("bf16", "f32"):
                 rest = f"{scales}_{_text(numbers)}_{schedule}{tail}"
+                twin = "" if no_f32 or scales == "mma" else f"{arch}_scaled_{a}_{b}_f32_{rest}"
                 found.append(
                     Kernel(
                         name=f"{arch}_scaled_{a}_{b}_{out}_{rest}",
@@ -174,7 +176,7 @@ def described_scaled_kernels() -> tuple[Kernel, ...]:
                         swap_ab=bool(swap),
                         uneven_parts=arch == "sm90",
                         scales=scales,
-                        f32_twin="" if scales == "mma" else f"{arch}_scaled_{a}_{b}_f32_{rest}",
+                        f32_twin=twin,
                     )
                 )
     return tuple(found)
