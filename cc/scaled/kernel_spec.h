@@ -16,8 +16,8 @@ struct KernelSpec {
   static constexpr int kClusterM = kClusterM_, kClusterN = kClusterN_;
   static constexpr Schedule kSchedule = kSchedule_;
   static constexpr bool kSwapAb = kSwapAb_, kStreamK = false;
-  // The scale of a row of Q's square blocks follows from its place in the tile. Chunks of columns
-  // that are stored together may be of several boxes where these are not as wide.
+  // Q's boxes are not moved where the scale of a row follows from its place in the tile (square
+  // blocks), or where a chunk of 64 columns, which is stored as one, lies in two boxes.
   static constexpr bool kClampsP = true, kClampsQ = kScaleUse_ != ScaleUse::kBlocks &&
                                                     (kSwapAb_ || kTileN_ % 64 == 0);
   static constexpr bool kSplitsBoth = false;  // no operand is f32

@@ -11,11 +11,27 @@ from emulator_cases import BUILT, requires_emulator
 
 from jax_bwgemm import runtime
 from jax_bwgemm.product import targets
+from jax_bwgemm.product.kernels import Kernel
 
 pytestmark = requires_emulator
 
 KERNELS = runtime.emulated_scaled_kernels() if BUILT else ()
 SMALL = {"a": (1, 8, 16), "b": (1, 8, 16), "a_scales": (1,), "b_scales": (1,), "d": (1, 8, 8)}
+
+
+def refused(
+    kernel: Kernel,
+    operands: dict[str, jax.Array],
+    shape: tuple[int, ...],
+    message: str,
+    **options: Any,
+) -> None:
+    """Calls a kernel for a result of `shape`; the call layer must refuse."""
+    out = jax.ShapeDtypeStruct(shape, kernel.out_dtype)
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=message):
+        jax.block_until_ready(
+            targets.call_kernel("emulator", kernel.name, operands, out, 0, **options)
+        )
 
 
 @pytest.mark.parametrize(
@@ -57,17 +73,7 @@ def test_calls_that_are_refused(
         for name, shape in made.items()
     }
     options = {"a_scaling": "tensor", "b_scaling": "tensor", **options}
-    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=message):
-        jax.block_until_ready(
-            targets.call_kernel(
-                "emulator",
-                kernel.name,
-                operands,
-                jax.ShapeDtypeStruct(out, kernel.out_dtype),
-                0,
-                **options,
-            )
-        )
+    refused(kernel, operands, out, message, **options)
 
 
 @pytest.mark.parametrize(
@@ -115,38 +121,18 @@ def test_calls_of_block_formats_that_are_refused(
         for name, shape in made.items()
         if shape is not None
     }
-    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=message):
-        jax.block_until_ready(
-            targets.call_kernel(
-                "emulator",
-                kernel.name,
-                operands,
-                jax.ShapeDtypeStruct((made["a"][0], 8, 8), kernel.out_dtype),
-                0,
-                **{"a_scaling": types, "b_scaling": types, **options},
-            )
-        )
+    options = {"a_scaling": types, "b_scaling": types, **options}
+    refused(kernel, operands, (made["a"][0], 8, 8), message, **options)
 
 
 def test_a_dense_kernel_has_no_scales() -> None:
     kernel = next(k for k in runtime.emulated_kernels() if k.arch == "sm90")
     a, b = (jnp.ones((1, 64, 64), kernel.a_dtype) for _ in range(2))
-    out = jax.ShapeDtypeStruct((1, 64, 64), kernel.out_dtype)
-    for operands, options, message in (
-        ({"a": a, "b": b}, {"a_scaling": "row"}, r"\(dense\) has no a_scaling"),
-        ({"a": a, "b": b, "a_scales": jnp.ones(1)}, {}, r"\(dense\) takes no a_scales"),
-    ):
-        with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match=message):
-            jax.block_until_ready(
-                targets.call_kernel("emulator", kernel.name, operands, out, 0, **options)
-            )
+    refused(kernel, {"a": a, "b": b}, (1, 64, 64), r"\(dense\) has no a_scaling", a_scaling="row")
+    scaled = {"a": a, "b": b, "a_scales": jnp.ones(1)}
+    refused(kernel, scaled, (1, 64, 64), r"\(dense\) takes no a_scales")
 
 
 def test_a_scaled_kernel_needs_scales() -> None:
-    kernel = KERNELS[0]
-    a, b = (jnp.ones((1, 16, 16), kernel.a_dtype) for _ in range(2))
-    out = jax.ShapeDtypeStruct((1, 16, 16), kernel.out_dtype)
-    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="needs a_scales"):
-        jax.block_until_ready(
-            targets.call_kernel("emulator", kernel.name, {"a": a, "b": b}, out, 0)
-        )
+    a, b = (jnp.ones((1, 16, 16), KERNELS[0].a_dtype) for _ in range(2))
+    refused(KERNELS[0], {"a": a, "b": b}, (1, 16, 16), "needs a_scales")
