@@ -78,8 +78,8 @@ struct Epilogue {
   }
 
   __device__ __forceinline__ void Straight(Accumulator& acc, uint32_t p, uint32_t q, int matrix) {
-    constexpr int kMoved = C::Q::kMovedRows;
-    static_assert(kMoved % kColumns == 0, "all columns of a chunk are moved together");
+    static_assert(C::Q::kMovedRows % kColumns == 0, "all columns of a chunk are moved together");
+    constexpr int kUnit = std::max(C::Q::kMovedRows, 1);  // 1: no columns are moved
     struct At {
       Place place;
       int offset;
@@ -87,7 +87,7 @@ struct Epilogue {
     buffers.template Straight<C::kTileN>(
         acc,
         [&](int block, int column) {
-          const int in_unit = kMoved > 0 ? column % std::max(kMoved, 1) : 0;
+          const int in_unit = column % kUnit;
           return At{PlaceOf<C>(params, p + block * kBlock, q + column - in_unit), in_unit};
         },
         [&](const uint8_t* lines, const At& at) { Send(lines, at.place, at.offset, matrix); });
