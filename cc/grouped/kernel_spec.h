@@ -16,6 +16,7 @@ struct KernelSpec {
   static constexpr DType kIn = kA == DType::kF32 ? kB : kA;  // what the MMA multiplies
   static constexpr int kTerms = kA == kB ? 1 : 2;            // of bf16, of an f32 operand
   static constexpr bool kScalesRows = false;
+  static constexpr int kFirstStep = 1;
   static constexpr AMajor kAMajor = kKGrouped ? AMajor::kM : AMajor::kK;
   static constexpr BMajor kBMajor = kBMajor_;
   static constexpr int kTileM = kTileM_, kTileN = kTileN_, kTileK = kTileK_;

@@ -24,6 +24,8 @@ struct GroupedKernelSpec {
   static constexpr bool kSwapAb = kSwapAb_;
   static constexpr int kTerms = 1;
   static constexpr ScaleUse kScaleUse = kScaleUse_;
+  // SM90: see grouped/sm90/config.h. A row of a box is in as few sectors of L2 as it can be.
+  static constexpr int kFirstStep = !kKGrouped ? 1 : kScaleUse == ScaleUse::kSums ? 32 : kTileK;
 
   // SM100: the one that has the machine code of all types, for which elements are bytes, and of
   // both uses of scales of blocks of k.

@@ -29,6 +29,14 @@ __device__ __forceinline__ void ArriveForWarp(uint64_t* barrier, uint32_t lane) 
       : "memory");
 }
 
+// For one thread, at a barrier that waits for a warp's arrivals: its own one is yet to come.
+__device__ __forceinline__ void ArriveForOtherLanes(uint64_t* barrier) {
+  asm volatile(
+      "mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(cute::cast_smem_ptr_to_uint(barrier)),
+      "n"(kWarpArrivals - 1)
+      : "memory");
+}
+
 // The same at the barriers of all CTAs of a cluster, at each by another lane of one instruction: a
 // CTA that has all its arrivals may go ahead, and must not find that others' are still to come.
 template <int kCluster>

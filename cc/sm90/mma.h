@@ -22,18 +22,16 @@ struct Mma {
   int thread;    // of the warpgroup
 
   // Multiplies one tile, in one turn. kColumns: how many of the tile's columns to compute; a narrow
-  // MMA reads the first rows of the same Q. ready(stage, left): called when a block has arrived;
-  // left counts the blocks from it to the last.
-  template <int kColumns, class Ring, class Ready>
+  // MMA reads the first rows of the same Q.
+  template <int kColumns, class Ring>
   __device__ __forceinline__ void Tile(typename C::template Accumulator<kColumns>& accumulator,
-                                       int k_blocks, Ring& state, Turn<C>& turn, Ready&& ready) {
+                                       int k_blocks, Ring& state, Turn<C>& turn) {
     using Multiply = typename C::template Multiply<kColumns>;
     const typename C::DescriptorP p(shared.p);
     const typename C::DescriptorQ q(shared.q);
 
-    auto issue = [&](int left, bool accumulate) {
+    auto issue = [&](bool accumulate) {
       Full::wait(&shared.full[state.index], state.phase);
-      ready(state.index, left);
       FenceResults(accumulator);
       ArriveWarpgroup();
       CUTE_UNROLL
@@ -53,12 +51,12 @@ struct Mma {
       cute::clear(accumulator);
       return;
     }
-    issue(k_blocks, false);
+    issue(false);
     uint32_t previous = state.index;
     state.Advance();
     CUTE_NO_UNROLL
     for (int left = k_blocks - 1; left > 0; --left) {
-      issue(left, true);
+      issue(true);
       AwaitBatches<1>();  // the block before this one is done
       FenceResults(accumulator);
       Release(previous);

@@ -80,9 +80,9 @@ struct SplitMma {
   float p_scales[2] = {1.0f, 1.0f};  // of the thread's rows of P, if C::kScalesRows
 
   // See Mma::Tile.
-  template <int kColumns, class Ring, class Ready>
+  template <int kColumns, class Ring>
   __device__ __forceinline__ void Tile(typename C::template Accumulator<kColumns>& accumulator,
-                                       int k_blocks, Ring& state, Turn<C>&, Ready&& ready) {
+                                       int k_blocks, Ring& state, Turn<C>&) {
     const typename C::DescriptorQ q(shared.q);
     auto results = accumulator(cute::_, 0);
     typename C::template Accumulator<kColumns> small_sums;  // if kApart
@@ -96,7 +96,6 @@ struct SplitMma {
     high.Clear();
     Batch batches[kKept];
     Full::wait(&shared.full[state.index], state.phase);
-    ready(state.index, k_blocks);
     Assign(batches[0], Load(state.index, 0));
     FenceResults(accumulator);
     bool accumulate = false;
@@ -121,7 +120,6 @@ struct SplitMma {
           } else if (more) {
             state.Advance();
             Full::wait(&shared.full[state.index], state.phase);
-            ready(state.index, left - 1);
             next = Load(state.index, 0);
           }
           // The MMAs that this waits for have read the next batch's registers, and the stage if

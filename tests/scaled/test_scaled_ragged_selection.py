@@ -72,17 +72,23 @@ TENSOR = spec("tensor", "tensor", accumulation="fast")
         (
             spec("tensor", "tensor", K_GROUPED, "fast"),
             dims(65536, 1536, 2048, 128),
-            "sums_128x128x128_2x1_pingpong",
+            "sums_128x192x128_2x1_pingpong",
         ),
-        # Up to 2048 rows of an average group, that many included.
+        # Tiles of 192 would compute 1152 columns.
         (
             spec("tensor", "tensor", K_GROUPED, "fast"),
-            dims(4 * 2048, 4096, 2048, 4),
+            dims(16384, 1024, 1024, 32),
             "sums_128x128x128_2x1_pingpong",
+        ),
+        # Up to 4096 rows of an average group, that many included.
+        (
+            spec("tensor", "tensor", K_GROUPED, "fast"),
+            dims(4 * 4096, 4096, 2048, 4),
+            "sums_128x192x128_2x1_pingpong",
         ),
         (
             spec("tensor", "tensor", K_GROUPED, "fast"),
-            dims(4 * 2048 + 16, 4096, 2048, 4),
+            dims(4 * 4096 + 16, 4096, 2048, 4),
             "sums_128x256x128_2x1_cooperative",
         ),
     ],

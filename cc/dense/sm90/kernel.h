@@ -45,7 +45,7 @@ __device__ __forceinline__ void Consume(const Params& params, typename C::Shared
     epilogue.Begin(tiles.Current());
     if constexpr (C::kScalesRows) LoadRowScales<C>(params, tiles.Current(), consumer, mma.p_scales);
     typename C::template Accumulator<C::kTileN> accumulator;
-    mma.template Tile<C::kTileN>(accumulator, k_blocks, state, turn, [](uint32_t, int) {});
+    mma.template Tile<C::kTileN>(accumulator, k_blocks, state, turn);
     if constexpr (C::kScalesRows) UnscaleTile<C>(params, tiles.Current(), consumer, accumulator);
     epilogue.StoreTile(tiles.Current(), accumulator);
   }

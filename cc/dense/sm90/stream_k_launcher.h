@@ -21,7 +21,7 @@ __device__ __forceinline__ void ConsumePieces(const StreamKParams& params,
     // Through a shuffle, as in Consume.
     const int k_blocks = __shfl_sync(0xffffffff, KBlocks(params, piece), 0);
     typename C::template Accumulator<C::kTileN> accumulator;
-    mma.template Tile<C::kTileN>(accumulator, k_blocks, state, turn, [](uint32_t, int) {});
+    mma.template Tile<C::kTileN>(accumulator, k_blocks, state, turn);
     if (piece.begin > 0) sums.AddEarlier(accumulator, piece);
     if (piece.end < params.plan.steps) {
       sums.HandOn(accumulator, piece);

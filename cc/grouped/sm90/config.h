@@ -88,10 +88,9 @@ struct Config : Spec {
   using Q = bwgemm::sm90::Stage<InQ, kQKMajor, kTileN, kTileK>;
   // m-grouped: which of the two are the rows of a group.
   static constexpr bool kRowsOnP = !kKGrouped && !kSwapAb, kRowsOnQ = !kKGrouped && kSwapAb;
-  // k-grouped: whether blocks of rows begin at multiples of kTileK, whatever the groups; then other
-  // groups' rows in the first and last block are zeroed. Otherwise the first block begins with the
-  // group.
-  static constexpr bool kFixedBlocks = kKGrouped && kPKMajor;
+  // k-grouped: blocks of rows begin at multiples of this, ahead of the group's first row: TMA reads
+  // K-major rows from multiples of 16 bytes on, and scales along K are those of whole blocks.
+  using Spec::kFirstStep;
 
   static_assert(kTileM == 2 * kBlock, "one block of P for each consumer, or both for one");
   static_assert(kTileN % 16 == 0 && (kTileN <= 64 || kTileN % 64 == 0) && kTileN <= 256);
@@ -148,6 +147,7 @@ struct Config : Spec {
     uint8_t q[kStages][kQBytes];
     uint8_t store[kConsumers][kStoreBuffers][kStoreBytes];
     uint64_t full[kStages], empty[kStages];
+    uint64_t untrimmed[kKGrouped ? kStages : 1];  // filled, but for the trimmer
     uint64_t turn[kConsumers];
     RingShared tiles;
     std::conditional_t<kStaged, EpilogueShared<kStoreBuffers>, NoEpilogueShared> epilogue;

@@ -1,6 +1,7 @@
 // The SM90 grouped kernel: persistent, warp-specialised, one CTA a multiprocessor.
 //
-//   warpgroup 0      producer: warp 0 loads (one thread), warp 1 decides which tile comes next
+//   warpgroup 0      producer: warp 0 loads (one thread), warp 1 decides which tile comes next; in
+//                    k-grouped kernels warp 3 zeroes the rows of other groups
 //   warpgroups 1, 2  consumers: MMA, then epilogue. Ping-pong: each owns every second tile, and
 //                    issues its MMAs after all of the other's
 //
@@ -15,56 +16,11 @@
 #include "grouped/sm90/linked_epilogue.h"
 #include "grouped/sm90/linked_rows_epilogue.h"
 #include "grouped/sm90/load.h"
-#include "grouped/sm90/tail.h"
+#include "grouped/sm90/ring_reader.h"
+#include "grouped/sm90/trimmer.h"
 #include "sm90/split_mma.h"
 
 namespace bwgemm::grouped::sm90 {
-
-// A place in the ring, for those who read it.
-template <class C>
-struct RingReader {
-  typename C::Shared& shared;
-  // Number of tiles read. Where registers are short, all phases are computed from it; elsewhere,
-  // that spills more registers than keeping the phases.
-  uint32_t count = 0;
-  RingState<kRing> state{};
-
-  // Waits for the next tile. It stays in the ring until Release.
-  __device__ __forceinline__ const grouped::Tile& Await() {
-    const uint32_t phase = C::kFewRegisters ? count / kRing & 1 : state.phase;
-    cutlass::arch::ClusterBarrier::wait(&shared.tiles.ring_full[Place()], phase);
-    return shared.tiles.ring[Place()];
-  }
-
-  // kWholeWarp: all lanes of a warp call it. A wait may have let them diverge, so they converge
-  // first; then one of them arrives for all. Otherwise a single thread calls it.
-  template <bool kWholeWarp>
-  __device__ __forceinline__ void Release() {
-    if constexpr (kWholeWarp) __syncwarp();
-    if constexpr (kWholeWarp) {
-      bwgemm::sm90::ArriveForWarp(&shared.tiles.ring_empty[Place()], threadIdx.x % 32);
-    } else {
-      cutlass::arch::ClusterBarrier::arrive(&shared.tiles.ring_empty[Place()]);
-    }
-    if constexpr (C::kFewRegisters) {
-      ++count;
-    } else {
-      state.Advance();
-    }
-  }
-
-  template <bool kWholeWarp>
-  __device__ __forceinline__ grouped::Tile Next() {
-    const grouped::Tile tile = Await();
-    Release<kWholeWarp>();
-    return tile;
-  }
-
- private:
-  __device__ __forceinline__ uint32_t Place() const {
-    return C::kFewRegisters ? count % kRing : state.index;
-  }
-};
 
 __device__ __forceinline__ int Uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
 
@@ -109,13 +65,12 @@ struct PlainMainLoop {
                                            int consumer, int thread)
       : mma{shared, consumer, thread} {}
 
-  // kColumns of the tile's columns. ready: as of Mma.
-  template <int kColumns, class Ready>
+  // kColumns of the tile's columns.
+  template <int kColumns>
   __device__ __forceinline__ void Tile(typename C::template Accumulator<kColumns>& accumulator,
                                        const grouped::Tile&, int k_blocks,
-                                       RingState<C::kStages>& state, bwgemm::sm90::Turn<C>& turn,
-                                       Ready& ready) {
-    mma.template Tile<kColumns>(accumulator, k_blocks, state, turn, ready);
+                                       RingState<C::kStages>& state, bwgemm::sm90::Turn<C>& turn) {
+    mma.template Tile<kColumns>(accumulator, k_blocks, state, turn);
   }
 };
 
@@ -164,11 +119,10 @@ __device__ __forceinline__ void Consume(const typename MainLoop::Params& params,
       }
       if constexpr (C::kStaged) turn.phase = (number / 2 & 1) ^ (consumer == 0);
     }
-    const GroupEnds<C> ends(shared, consumer, thread, tile, k_blocks);
     // A group's last tile is computed no wider than its rows need.
     const int columns = C::kRowsOnQ ? Uniform(tile.rows) : C::kTileN;
     if constexpr (C::kStaged) epilogue.Begin(tile);
-    Compute<C>(columns, tile, main_loop, epilogue, k_blocks, state, turn, ends);
+    Compute<C>(columns, tile, main_loop, epilogue, k_blocks, state, turn);
     if constexpr (C::kKeepsTiles) ring.template Release<true>();
   }
   epilogue.Finish();
@@ -194,10 +148,11 @@ __device__ __forceinline__ void RunCta(const typename MainLoop::Params& params) 
     cute::prefetch_tma_descriptor(&params.p);
     cute::prefetch_tma_descriptor(&params.q);
     cute::prefetch_tma_descriptor(&params.d);
-    bwgemm::sm90::InitPipeline<C>(shared);
+    bwgemm::sm90::InitPipeline<C>(shared, C::kKGrouped ? bwgemm::sm90::kWarpArrivals : 1);
+    if constexpr (C::kKGrouped) Trimmer<C>::InitBarriers(shared);
     for (int i = 0; i < kRing; ++i) {
       cutlass::arch::ClusterBarrier::init(&shared.tiles.ring_full[i], 1);
-      const uint32_t warps = C::kAssistants + 4 * kConsumers;
+      const uint32_t warps = C::kAssistants + (C::kKGrouped ? 1 : 0) + 4 * kConsumers;
       cutlass::arch::ClusterBarrier::init(&shared.tiles.ring_empty[i],
                                           1 + warps * bwgemm::sm90::kWarpArrivals);
     }
@@ -219,6 +174,8 @@ __device__ __forceinline__ void RunCta(const typename MainLoop::Params& params) 
       Schedule<C>(params, shared, cta_rank);
     } else if (C::kAssistants != 0 && warp == 2) {
       Assistant::template Load<C>(params, shared, cta_rank);
+    } else if (warp == 3) {
+      if constexpr (C::kKGrouped) Trimmer<C>{params, shared}.Run();
     }
   } else {
     cutlass::arch::warpgroup_reg_alloc<232>();

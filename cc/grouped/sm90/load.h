@@ -4,6 +4,7 @@
 #include "cute/arch/copy_sm90_desc.hpp"
 #include "cute/arch/copy_sm90_tma.hpp"
 #include "grouped/sm90/config.h"
+#include "sm90/arrive.h"
 
 namespace bwgemm::grouped::sm90 {
 
@@ -22,7 +23,7 @@ __device__ __forceinline__ int FirstOfQ(const grouped::Tile& tile, uint32_t cta_
 template <class C>
 __device__ __forceinline__ int FirstOfK(const grouped::Tile& tile) {
   if (!C::kKGrouped) return 0;
-  return C::kFixedBlocks ? tile.row / C::kTileK * C::kTileK : tile.row;
+  return tile.row / C::kFirstStep * C::kFirstStep;
 }
 template <class C>
 __device__ __forceinline__ int KBlocks(const grouped::Tile& tile, const Params& params) {
@@ -30,6 +31,28 @@ __device__ __forceinline__ int KBlocks(const grouped::Tile& tile, const Params& 
   if (tile.rows == 0) return 0;
   return (tile.row - FirstOfK<C>(tile) + tile.rows + C::kTileK - 1) / C::kTileK;
 }
+
+// The contracted rows of a tile that belong to its group.
+template <class C>
+struct GroupEnds {
+  int k_blocks;  // of the tile
+  int head;      // rows ahead of the group in its first block
+  int end;       // where the group ends in its last block
+
+  __device__ __forceinline__ GroupEnds(const grouped::Tile& tile, int k_blocks)
+      : k_blocks(k_blocks), head(tile.row - FirstOfK<C>(tile)) {
+    end = head + tile.rows - (k_blocks - 1) * C::kTileK;
+  }
+
+  // Rows [First, Last) of a block are the group's. left: blocks from this one to the last.
+  __device__ __forceinline__ int First(int left) const {
+    return C::kFirstStep > 1 && left == k_blocks ? head : 0;
+  }
+  __device__ __forceinline__ int Last(int left) const { return left == 1 ? end : C::kTileK; }
+  __device__ __forceinline__ bool Whole(int left) const {
+    return First(left) == 0 && Last(left) == C::kTileK;
+  }
+};
 
 template <class C>
 struct Loader {
@@ -42,19 +65,19 @@ struct Loader {
   __device__ __forceinline__ void Tile(const grouped::Tile& tile, int k_blocks,
                                        RingState<C::kStages>& state) {
     // A box that crosses its group's end brings rows of the next group. Kernels of `rows` compute
-    // results of them that are not stored; kernels of `contract` zero them (tail.h). Boxes without
-    // any row of the group are not loaded.
+    // results of them that are not stored; kernels of `contract` zero them (trimmer.h). Boxes
+    // without any row of the group are not loaded.
     const int p0 = FirstOfP<C>(tile, cta_rank), q0 = FirstOfQ<C>(tile, cta_rank);
     const int q_boxes = C::kRowsOnQ ? (tile.rows + C::kQBox - 1) / C::kQBox : C::kQBoxes;
     const int p_matrix = tile.batch * params.p_batch + tile.expert * params.p_expert;
     const int q_matrix = tile.batch * params.q_batch + tile.expert * params.q_expert;
     const uint32_t bytes = C::kPBytes + q_boxes * (C::kQBox * kRowBytes);
+    const GroupEnds<C> ends(tile, k_blocks);
 
     for (int block = 0; block < k_blocks; ++block) {
       const int k0 = FirstOfK<C>(tile) + block * C::kTileK;
       Empty::wait(&shared.empty[state.index], state.phase ^ 1);
-      uint64_t* full = &shared.full[state.index];
-      Full::arrive_and_expect_tx(full, bytes);
+      uint64_t* full = Expect(ends, k_blocks - block, state.index, bytes);
       using P = typename C::P;
       for (int i = kSharesP ? cta_rank : 0; i < P::kBoxes; i += kSharesP ? C::kCluster : 1) {
         Box<C::kPKMajor, kSharesP>(params.p, kPHint, full, shared.p[state.index] + i * P::kBoxBytes,
@@ -68,6 +91,21 @@ struct Loader {
       }
       state.Advance();
     }
+  }
+
+  // The barrier that a block's bytes arrive at. left: as of GroupEnds.
+  __device__ __forceinline__ uint64_t* Expect(const GroupEnds<C>& ends, int left, uint32_t stage,
+                                              uint32_t bytes) const {
+    uint64_t* full = &shared.full[stage];
+    if constexpr (C::kKGrouped) {
+      if (!ends.Whole(left)) {
+        full = &shared.untrimmed[stage];
+      } else if constexpr (bwgemm::sm90::kWarpArrivals > 1) {
+        bwgemm::sm90::ArriveForOtherLanes(full);
+      }
+    }
+    Full::arrive_and_expect_tx(full, bytes);
+    return full;
   }
 
   // From a box of P to the next: the other matrix is behind the first one's columns.

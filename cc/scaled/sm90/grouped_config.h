@@ -39,6 +39,7 @@ struct GroupedSumsConfig : ScaledSums<grouped::sm90::Config<Spec, kLinked>> {
     uint8_t store[bwgemm::sm90::kConsumers][Base::kStoreBuffers][Base::kStoreBytes];
     float scales[kScaleSlots][kTileScales];  // of the tile's rows of P, then of Q
     uint64_t full[kStages], empty[kStages];
+    uint64_t untrimmed[Base::kKGrouped ? kStages : 1];  // filled, but for the trimmer
     uint64_t turn[bwgemm::sm90::kConsumers];
     uint64_t scales_full[kScaleSlots], scales_empty[kScaleSlots];
     grouped::sm90::RingShared tiles;
@@ -61,6 +62,7 @@ struct GroupedPromotingConfig : PromotedSums<grouped::sm90::Config<Spec, kLinked
     uint8_t q[kStages][Base::kQBytes];
     uint8_t store[bwgemm::sm90::kConsumers][Base::kStoreBuffers][Base::kStoreBytes];
     uint64_t full[kStages], empty[kStages], scales_full[kStages], scales_empty[kStages];
+    uint64_t untrimmed[Base::kKGrouped ? kStages : 1];  // filled, but for the trimmer
     uint64_t turn[bwgemm::sm90::kConsumers];
     grouped::sm90::RingShared tiles;
     alignas(16) float scales[kStages][kStageScales];

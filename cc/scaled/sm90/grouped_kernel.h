@@ -24,16 +24,15 @@ struct GroupedMainLoop {
         scales{shared, consumer},
         cta_rank(cta_rank) {}
 
-  template <int kColumns, class Ready>
+  template <int kColumns>
   __device__ __forceinline__ void Tile(typename C::template Accumulator<kColumns>& accumulator,
                                        const grouped::Tile& tile, int k_blocks,
-                                       RingState<C::kStages>& state, bwgemm::sm90::Turn<C>& turn,
-                                       const Ready& ready) {
+                                       RingState<C::kStages>& state, bwgemm::sm90::Turn<C>& turn) {
     if constexpr (C::kPromotes) {
-      PromotingMma<C, kColumns, Ready>{mma, turn, ready}.Tile(
+      PromotingMma<C, kColumns>{mma, turn}.Tile(
           accumulator, grouped::sm90::FirstOfQ<C>(tile, cta_rank), k_blocks, state);
     } else {
-      mma.template Tile<kColumns>(accumulator, k_blocks, state, turn, ready);
+      mma.template Tile<kColumns>(accumulator, k_blocks, state, turn);
       scales.template Apply<kColumns>(accumulator, OfTensors(params));
       if (k_blocks == 0) cute::clear(accumulator);  // whatever the scales: 0 x inf is NaN
     }

@@ -27,11 +27,10 @@ __device__ __forceinline__ void Consume(const LaunchParams& params, typename C::
     epilogue.Begin(tile);
     typename C::template Accumulator<C::kTileN> accumulator;
     if constexpr (C::kPromotes) {
-      const auto ready = [](uint32_t, int) {};
-      PromotingMma<C, C::kTileN, decltype(ready)>{mma, turn, ready}.Tile(
-          accumulator, dense::sm90::QRow<C>(tile), k_blocks, state);
+      PromotingMma<C, C::kTileN>{mma, turn}.Tile(accumulator, dense::sm90::QRow<C>(tile), k_blocks,
+                                                 state);
     } else {
-      mma.template Tile<C::kTileN>(accumulator, k_blocks, state, turn, [](uint32_t, int) {});
+      mma.template Tile<C::kTileN>(accumulator, k_blocks, state, turn);
       scales.template Apply<C::kTileN>(accumulator, OfTensors(params));
     }
     epilogue.StoreTile(tile, accumulator);

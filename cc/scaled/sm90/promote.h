@@ -8,9 +8,8 @@
 
 namespace bwgemm::scaled::sm90 {
 
-// kColumns of a tile's columns: all of them where they are computed in parts. Ready: as of
-// Mma::Tile, called when a block has arrived.
-template <class C, int kColumns, class Ready>
+// kColumns of a tile's columns: all of them where they are computed in parts.
+template <class C, int kColumns>
 struct PromotingMma {
   static_assert(C::kParts == 1 || kColumns == C::kTileN);
   static constexpr int kPart = kColumns / C::kParts;
@@ -20,7 +19,6 @@ struct PromotingMma {
   using Scales = BlockScales<C>;
   const Base& mma;
   bwgemm::sm90::Turn<C>& turn;
-  const Ready& ready;
 
   // q_row: the tile's first row of Q.
   template <class Accumulator, class Ring>
@@ -50,7 +48,6 @@ struct PromotingMma {
     CUTE_NO_UNROLL
     for (int left = k_blocks; left > 0; --left) {
       Base::Full::wait(&mma.shared.full[state.index], state.phase);
-      ready(state.index, left);
       Scales scales;
       CUTE_UNROLL
       for (int part = 0; part < C::kParts; ++part) {
@@ -88,7 +85,6 @@ struct PromotingMma {
     };
     auto step = [&](int now, int left) {
       Base::Full::wait(&mma.shared.full[state.index], state.phase);
-      ready(state.index, left);
       Issue(sums[now], state.index, 0);
       scales[now] = AwaitScales(state);
       if (left == 1) turn.Pass();
