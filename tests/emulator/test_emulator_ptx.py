@@ -77,6 +77,54 @@ def test_tensor_maps_with_ragged_edges(swizzle: str) -> None:
     assert stats.tma_store_bytes == 4 * 8 * 4
 
 
+HOPPER_COPY = TMA_COPY.replace("sm_100a", "sm_90a")
+
+
+@pytest.mark.parametrize("ptx", [TMA_COPY, HOPPER_COPY], ids=["sm_100a", "sm_90a"])
+def test_tensor_copies_ahead_of_the_array_bring_zeros(ptx: str) -> None:
+    source = np.random.default_rng(0).standard_normal((16, 32)).astype(np.float32)
+    target = np.full_like(source, np.nan)
+    maps = [emulator.TensorMap(x, (16, 32)) for x in (source, target)]
+    ptx = ptx.replace("[%rd4, {%r5, %r4}]", "[%rd4, {0, %r4}]")
+    stats = emulator.Module(ptx).launch("tma_copy", *maps, 0, -4, block=32)
+    assert stats.warnings == ()
+    np.testing.assert_array_equal(target[:, :4], 0)
+    np.testing.assert_array_equal(target[:, 4:], source[:, :28])
+
+
+MISPLACED = [("float32", -3), ("float32", 2), ("bfloat16", 4), ("uint8", 8)]
+
+
+@pytest.mark.parametrize(("dtype", "column"), MISPLACED)
+def test_tensor_copies_of_sm_90_begin_at_multiples_of_16_bytes(dtype: str, column: int) -> None:
+    bits = 8 * np.dtype(dtype).itemsize
+    source, target = np.ones((16, 1024 // bits), dtype), np.zeros((16, 1024 // bits), dtype)
+    maps = [emulator.TensorMap(x, x.shape) for x in (source, target)]
+    with pytest.raises(emulator.LaunchFault) as caught:
+        emulator.Module(HOPPER_COPY).launch("tma_copy", *maps, 0, column, block=32)
+    assert caught.value.rule == ""
+    for part in (f"coordinate {column}, of elements of {bits} bits", "multiple of 16 bytes"):
+        assert part in str(caught.value)
+    assert "raises an illegal instruction: cp.async.bulk.tensor" in str(caught.value)
+    assert not target.any()
+
+
+@pytest.mark.parametrize(("dtype", "column"), MISPLACED)
+def test_such_copies_of_other_targets_are_warned_of(dtype: str, column: int) -> None:
+    bits = 8 * np.dtype(dtype).itemsize
+    source, target = np.ones((16, 1024 // bits), dtype), np.zeros((16, 1024 // bits), dtype)
+    maps = [emulator.TensorMap(x, x.shape) for x in (source, target)]
+    stats = emulator.Module(TMA_COPY).launch("tma_copy", *maps, 0, column, block=32)
+    assert [(w.rule, w.count) for w in stats.warnings] == [("tma-coordinate", 1)] * 2
+    assert f"coordinate {column}, of elements of {bits} bits" in stats.warnings[0].text
+    with (
+        emulator.configure(rules={"tma-coordinate": "error"}),
+        pytest.raises(emulator.LaunchFault) as caught,
+    ):
+        emulator.Module(TMA_COPY).launch("tma_copy", *maps, 0, column, block=32)
+    assert caught.value.rule == "tma-coordinate"
+
+
 def test_rows_are_gathered_and_scattered() -> None:
     source = np.random.default_rng(0).standard_normal((20, 40)).astype(np.float32)
     target = np.full_like(source, -1)

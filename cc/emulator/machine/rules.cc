@@ -31,6 +31,9 @@ constexpr RuleInfo kRules[] = {
      "ordered accesses of tensor memory without tcgen05.fence on both sides"},
     {"tensor-lanes", Severity::kWarning,
      "tcgen05.ld or tcgen05.st of another warp's lanes: the warp's own are accessed instead"},
+    {"tma-coordinate", Severity::kWarning,
+     "a tensor copy whose innermost coordinate is not at a multiple of 16 bytes; on sm_90 this is "
+     "always an error"},
     {"proxy-fence", Severity::kError,
      "ordinary writes that the asynchronous proxy reads or writes over without fence.proxy.async"},
     {"mbarrier-init", Severity::kWarning,

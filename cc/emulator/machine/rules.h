@@ -34,6 +34,7 @@ enum class Rule : uint8_t {
   kTensorRace,
   kTensorFence,
   kTensorLanes,
+  kTmaCoordinate,
   kProxyFence,
   kMbarrierInit,
   kCtaStart,
@@ -49,7 +50,7 @@ enum class Rule : uint8_t {
   kUninitializedTensor,
   kUninitializedRegister,
 };
-constexpr size_t kRuleCount = 27;
+constexpr size_t kRuleCount = 28;
 
 struct RuleInfo {
   const char* name;

@@ -153,4 +153,6 @@ std::string_view lacking_target(std::string_view target, const ptx::Statement& i
   return {};
 }
 
+bool is_hopper(std::string_view target) { return parse(target).number == 90; }
+
 }  // namespace bwgemm::emulator

@@ -11,4 +11,7 @@ namespace bwgemm::emulator {
 // target that is not of the form sm_90a has everything.
 std::string_view lacking_target(std::string_view target, const ptx::Statement& instruction);
 
+// sm_90 and sm_90a.
+bool is_hopper(std::string_view target);
+
 }  // namespace bwgemm::emulator

@@ -1,5 +1,7 @@
 #include "emulator/tensor/tma_common.h"
 
+#include "emulator/machine/targets.h"
+
 namespace bwgemm::emulator {
 
 TensorOperand decode_tensor_operand(Decoder& d, const ptx::Operand& operand,
@@ -63,8 +65,25 @@ TensorMap read_tensor_map(Warp& warp, const TensorOperand& operand, int lane) {
   return map;
 }
 
+// On an H200, tiled loads, stores, reductions and prefetches at another coordinate end the kernel
+// with an illegal instruction, negative coordinates and swizzled boxes too. Copies of four rows,
+// padded types and other architectures have not been tried.
+void check_coordinate(Warp& warp, const TensorOperand& operand, const TensorMap& map, int lane) {
+  if (operand.four_rows || is_padded(map.type)) return;
+  const auto coordinate = static_cast<int32_t>(warp.r32(operand.coordinates[0])[lane]);
+  const int bits = element_bits(map.type);
+  if (int64_t{coordinate} * bits % 128 == 0) return;
+  const std::string message = format(
+      "the innermost coordinate %d, of elements of %d bits (%s), must be at a multiple of 16 bytes",
+      coordinate, bits, type_name(map.type));
+  const char* trap = "hardware of sm_90 raises an illegal instruction";
+  if (is_hopper(warp.launch().kernel().module->target)) warp.fault("%s: %s", message.c_str(), trap);
+  warp.report(Rule::kTmaCoordinate, message + ": " + trap + ", other hardware has not been tried");
+}
+
 Box read_box(Warp& warp, const TensorOperand& operand, const TensorMap& map, int lane,
              uint32_t shared) {
+  check_coordinate(warp, operand, map, lane);
   std::array<int32_t, 5> start{};
   for (int i = 0; i < operand.coordinate_count(); ++i) {
     start[i] = static_cast<int32_t>(warp.r32(operand.coordinates[i])[lane]);

@@ -33,6 +33,9 @@ TensorMap read_tensor_map(Warp& warp, const TensorOperand& operand, int lane);
 // The box that `lane` names, kept at shared address `shared`, and its size before that is known.
 Box read_box(Warp& warp, const TensorOperand& operand, const TensorMap& map, int lane,
              uint32_t shared);
+// Faults or reports where the innermost coordinate that `lane` names is not at a multiple of 16
+// bytes. read_box calls it.
+void check_coordinate(Warp& warp, const TensorOperand& operand, const TensorMap& map, int lane);
 uint32_t footprint(const TensorOperand& operand, const TensorMap& map);
 
 // The lanes of `mask` whose operands no lower lane has. Where ptxas knows that a warp is together,

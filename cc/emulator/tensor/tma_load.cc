@@ -142,7 +142,9 @@ struct PrefetchArgs {
 // Only checks its operands: there is no cache to warm.
 Step exec_prefetch_box(Warp& warp, const Instr& in, uint32_t mask) {
   const auto& args = *static_cast<const PrefetchArgs*>(in.aux);
-  for_lanes(mask, [&](int lane) { read_tensor_map(warp, args.source, lane); });
+  for_lanes(mask, [&](int lane) {
+    check_coordinate(warp, args.source, read_tensor_map(warp, args.source, lane), lane);
+  });
   return Step::kNext;
 }
 

@@ -25,20 +25,21 @@ TEST(load_and_store_move_boxes_through_every_swizzle) {
     launcher.add(out, true, "out");
     Params params;
     add_map(add_map(params, a), b);
-    const LaunchResult result = launcher.run(copy_kernel(columns * 32, 90, 90, 3, 94), params);
+    const LaunchResult result = launcher.run(copy_kernel(columns * 32, 88, 90, 8, 94), params);
     CHECK_TEXT(result.error, "");
+    CHECK(result.warnings.empty());
     int wrong = 0;
     for (int y = 0; y < 100; ++y) {
       for (int x = 0; x < 104; ++x) {
-        const int sx = x - 3 + 90, sy = y - 94 + 90;
-        const bool in_box = x >= 3 && x < 3 + static_cast<int>(columns) && x < 100 && y >= 94;
+        const int sx = x - 8 + 88, sy = y - 94 + 90;
+        const bool in_box = x >= 8 && x < 8 + static_cast<int>(columns) && x < 100 && y >= 94;
         const int expected = !in_box ? 0xeeee : sx < 100 && sy < 100 ? sy * 104 + sx : 0;
         wrong += out.as<uint16_t>()[y * 104 + x] != expected;
       }
     }
     CHECK_EQ(wrong, 0);
     CHECK_EQ(result.stats.tma_loads, 1u);
-    CHECK_EQ(result.stats.tma_load_bytes, std::min(10u, columns) * 2u * 10);
+    CHECK_EQ(result.stats.tma_load_bytes, std::min(12u, columns) * 2u * 10);
     CHECK_EQ(result.stats.tma_store_bytes, columns * 2u * 6);
   }
 }
@@ -78,6 +79,7 @@ TEST(four_rows_are_gathered_and_scattered) {
     add_map(add_map(params, a), b);
     const LaunchResult result = launcher.run(row_kernel(columns * 8), params);
     CHECK_TEXT(result.error, "");
+    CHECK(result.warnings.empty());
     const std::map<int, int> from = {{8, 7}, {2, -1}, {5, 99}};  // 300 is outside, on either side
     int wrong = 0;
     for (int y = 0; y < 100; ++y) {

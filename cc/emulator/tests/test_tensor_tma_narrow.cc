@@ -39,6 +39,7 @@ TEST(narrow_elements_are_padded_in_shared_memory) {
       const LaunchResult result = launcher.run(
           kernel(".param .align 64 .b8 a[128], .param .u64 out", body), params.u64(out.address()));
       CHECK_TEXT(result.error, "");
+      CHECK(result.warnings.empty());
       int wrong = 0;
       for (uint32_t row = 0; row < 2; ++row) {
         for (uint32_t chunk = 0; chunk < 8; ++chunk) {

@@ -34,7 +34,8 @@ constexpr const char* kMapAddresses =
 // Thread 0: load box (%r10, %r11) of map a into buf, wait, store it to box (%r12, %r13) of map b.
 inline std::string copy_kernel(
     uint32_t bytes, int x0, int y0, int x1, int y1,
-    const std::string& store = "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group") {
+    const std::string& store = "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group",
+    const char* target = "sm_100a") {
   return kernel(
       kTwoMaps,
       kMapAddresses + init_barriers() + "@!%p0 bra DONE;\n" + "mov.b32 %r10, " +
@@ -45,7 +46,8 @@ inline std::string copy_kernel(
           "[%d0, {%r10, %r11}], [%r4];\n" +
           wait(0, 0, "FULL") + store +
           " [%d1, {%r12, %r13}], [%r3];\n"
-          "cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;\nDONE:\n");
+          "cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;\nDONE:\n",
+      65536, target);
 }
 
 }  // namespace bwgemm::emulator::testing
