@@ -139,7 +139,7 @@ struct NoAssistant {
 // The body of a kernel.
 template <class C, class MainLoop, class Assistant = NoAssistant>
 __device__ __forceinline__ void RunCta(const typename MainLoop::Params& params) {
-  extern __shared__ uint8_t raw[];
+  extern __shared__ __align__(1024) uint8_t raw[];
   auto& shared = AlignedShared<typename C::Shared>(raw);
   const int warp = cutlass::canonical_warp_idx_sync();
   const uint32_t cta_rank = C::kCluster == 1 ? 0 : cute::block_rank_in_cluster();

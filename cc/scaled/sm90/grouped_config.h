@@ -20,8 +20,12 @@ template <class Base>
 struct GroupedShared {
   static constexpr int kStoreBytes =
       bwgemm::sm90::kConsumers * Base::kStoreBuffers * Base::kStoreBytes;
+  // Shared memory is declared at a multiple of 1024, where it begins if nothing else is in it. The
+  // others round its address up; k-grouped kernels rely on it, for a fourth stage of 128 x 256.
+  static constexpr int kRounding = Base::kKGrouped ? 0 : 1024;
+  static constexpr int kBarrierBytes = Base::kKGrouped ? 896 : Base::kBarrierBytes;
   // Bytes for the pipeline's stages, barriers and the ring of tiles taken off.
-  static constexpr int kStageSpace = kSharedLimit - 1024 - Base::kBarrierBytes - kStoreBytes;
+  static constexpr int kStageSpace = kSharedLimit - kRounding - kBarrierBytes - kStoreBytes;
 };
 
 template <class Spec, bool kLinked>
@@ -44,7 +48,7 @@ struct GroupedSumsConfig : ScaledSums<grouped::sm90::Config<Spec, kLinked>> {
     uint64_t scales_full[kScaleSlots], scales_empty[kScaleSlots];
     grouped::sm90::RingShared tiles;
   };
-  static constexpr int kSharedBytes = sizeof(Shared) + 1024;
+  static constexpr int kSharedBytes = sizeof(Shared) + GroupedShared<Base>::kRounding;
   static_assert(kStages >= 3 && kSharedBytes <= kSharedLimit);
 };
 
@@ -67,7 +71,7 @@ struct GroupedPromotingConfig : PromotedSums<grouped::sm90::Config<Spec, kLinked
     grouped::sm90::RingShared tiles;
     alignas(16) float scales[kStages][kStageScales];
   };
-  static constexpr int kSharedBytes = sizeof(Shared) + 1024;
+  static constexpr int kSharedBytes = sizeof(Shared) + GroupedShared<Base>::kRounding;
   static_assert(kStages >= 3 && kSharedBytes <= kSharedLimit);
 
   using DescriptorPart = typename Base::template DescriptorOfQ<kPart>;
