@@ -18,9 +18,9 @@ from jax_bwgemm.scaled.selection import WHERE, Choice, as_tuned, chosen_by, orde
 # k-grouped: contracted rows of an average group up to which a ping-pong tile is chosen, which is
 # stored while the next one is multiplied. With more rows, a larger tile reuses more. See
 # docs/decisions.md.
-PINGPONG_ROWS = 4096
-# How long a column of a tile of 128 takes, over one of the schedule's widest. See docs/decisions.md.
-NARROW_TILE = {"pingpong": 1.06, "cooperative": 1.13}
+PINGPONG_ROWS = 6144
+# How long a column of a tile of 128 takes, over one of the widest. See docs/decisions.md.
+NARROW_TILE, NARROW_PINGPONG_TILE = 1.13, 1.06
 
 
 def refusal(table: Sequence[Kernel], spec: ScaledRaggedSpec, dims: ScaledRaggedDims) -> str | None:
@@ -103,8 +103,9 @@ def by_rule(
         def columns(k: Kernel) -> float:
             """Of all tiles of a row of tiles, those of narrow ones counting more."""
             _, width = tile_extents(k)
-            narrow = max(k.tile_m, k.tile_n) <= 128
-            return -(-dims.n // width) * width * (NARROW_TILE[k.schedule] if narrow else 1.0)
+            narrow = NARROW_PINGPONG_TILE if k.schedule == "pingpong" else NARROW_TILE
+            wide = max(k.tile_m, k.tile_n) > 128
+            return -(-dims.n // width) * width * (1.0 if wide else narrow)
 
         def rank(k: Kernel) -> tuple[object, ...]:
             return (k.schedule == "pingpong") != short, k.scales == "rows", columns(k), k.name

@@ -80,15 +80,15 @@ TENSOR = spec("tensor", "tensor", accumulation="fast")
             dims(16384, 1024, 1024, 32),
             "sums_128x128x128_2x1_pingpong",
         ),
-        # Up to 4096 rows of an average group, that many included.
+        # Up to 6144 rows of an average group, that many included.
         (
             spec("tensor", "tensor", K_GROUPED, "fast"),
-            dims(4 * 4096, 4096, 2048, 4),
+            dims(4 * 6144, 4096, 2048, 4),
             "sums_128x192x128_2x1_pingpong",
         ),
         (
             spec("tensor", "tensor", K_GROUPED, "fast"),
-            dims(4 * 4096 + 16, 4096, 2048, 4),
+            dims(4 * 6144 + 16, 4096, 2048, 4),
             "sums_128x256x128_2x1_cooperative",
         ),
     ],
