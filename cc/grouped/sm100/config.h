@@ -77,10 +77,9 @@ struct Config : Spec {
 
   static constexpr bool kPKMajor = kSwapAb ? kBMajor == BMajor::kK : kAMajor == AMajor::kK;
   static constexpr bool kQKMajor = kSwapAb ? kAMajor == AMajor::kK : kBMajor == BMajor::kK;
-  // A group's last stage ends within lines, which TMA fills with the next group's elements. Where
-  // scales go by whole lines, its first stage begins within lines too.
+  // A group begins and ends within lines, which TMA fills with other groups' elements. Stages are
+  // whole lines of the tensor: boxes begin at multiples of 16 bytes, and scales go by lines.
   static constexpr bool kTrims = kKGrouped && kPKMajor;
-  static constexpr bool kWholeLines = kKGrouped && (kReadsScales || kPromotes);
   static constexpr int kCtas = kClusterM;  // that share one MMA
   static constexpr int kQRows = kTileN / kCtas;
   // Tiles that the scheduler may be ahead: few for k-grouped, whose tiles differ in cost.

@@ -97,10 +97,9 @@ struct Loader {
   }
 
   // contract, K-major: where the lines of the group's columns begin, in what the map counts. The
-  // last one has columns of other groups too, and the first one if scales go by lines.
+  // first one and the last one have columns of other groups too.
   __device__ int FirstLine(const Tile& tile) const {
-    if constexpr (C::kWholeLines) return tile.row / C::StageElements(params) * C::kTileK;
-    return tile.row;
+    return tile.row / C::StageElements(params) * C::kTileK;
   }
 
   // contract, MN-major: a stage of the group's rows; past its end they are zero in both operands,

@@ -22,7 +22,7 @@ __device__ inline void FenceAfterWait() {
 // k-grouped: elements of the first stage ahead of the group.
 template <class C>
 __device__ int Ahead(const Tile& tile, const typename C::Params& params) {
-  return C::kWholeLines ? tile.row % C::StageElements(params) : 0;
+  return C::kTrims ? tile.row % C::StageElements(params) : 0;
 }
 
 // Stages to contract; none where the result is zero.
