@@ -87,6 +87,40 @@ def test_groups_end_at_every_place_of_a_chunk(arch: str, scaling: str) -> None:
     assert_exact(got, expected(a, b, sizes).astype(np.float32))
 
 
+@pytest.mark.parametrize("operand", [0, 1])
+@pytest.mark.parametrize(
+    ("arch", "scalings"),
+    [
+        ("sm90", ("tensor", "tensor")),
+        ("sm90", ("1x128", "1x128")),
+        ("sm90", ("128x128", "1x128")),
+        ("sm100", ("tensor", "tensor")),
+        ("sm100", ("1x128", "1x128")),
+        ("sm100", ("mxfp8", "mxfp8")),
+    ],
+)
+def test_a_group_of_nans_makes_no_other_nan(
+    arch: str, scalings: tuple[str, str], operand: int
+) -> None:
+    """Ahead of groups and behind them: both operands are zero there, since 0 x NaN is NaN."""
+    sizes, spoilt = (3, 29, 31, 90, 7, 64, 80), 3
+    a, b = exact_pair("k-grouped", scalings, (304, 136, 144), len(sizes))
+    want = expected(a, b, sizes).astype(np.float32)
+    first = sum(sizes[:spoilt])
+    inside = (jnp.arange(304) >= first) & (jnp.arange(304) < first + sizes[spoilt])
+    pair = [a, b]
+    x = pair[operand]
+    values = jnp.where(inside, jnp.nan, x.values.astype(jnp.float32)).astype(x.values.dtype)
+    pair[operand] = bw.ScaledArray(values, x.scales, x.scaling)
+    with config.target(arch):
+        got = bw.scaled_ragged_dot(
+            *pair, jnp.array(sizes), preferred_element_type=jnp.float32, implementation="emulator"
+        )
+    assert np.isnan(np.asarray(got[spoilt])).all()
+    others = np.arange(len(sizes)) != spoilt
+    assert_exact(got[others], want[others])
+
+
 @pytest.mark.parametrize(("scaling", "block"), [("mxfp8", 32), ("nvfp4", 16)])
 def test_scales_of_other_groups_do_not_count(scaling: str, block: int) -> None:
     """Though they are in the same tile, and what they multiply is zeroed: they may be NaN."""
