@@ -70,6 +70,7 @@ template <class C>
 struct Trimmer {
   using Barrier = cutlass::arch::ClusterBarrier;
   static constexpr int kWarp = 32;
+  static_assert(C::kPKMajor == C::kQKMajor);
   const Params& params;
   typename C::Shared& shared;
 
