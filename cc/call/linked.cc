@@ -206,10 +206,12 @@ auto PrepareLinkedOf(const Kernel& kernel) -> Status (*)(const void*, int) {
                           : kernel.scaled_grouped->prepare_linked;
 }
 
-// How many operands, and how many results, of the kernel's epilogue TMA may move.
-int MostStaged(const KernelInfo& kernel) {
-  if (kernel.contraction != Contraction::kMGrouped) return 1;
-  return kernel.swap_ab ? kMaxStaged : 0;
+// How many operands of the kernel's epilogue, or results, TMA may move.
+int MostStaged(const KernelInfo& kernel, bool results) {
+  if (kernel.contraction == Contraction::kMGrouped) return kernel.swap_ab ? kMaxStaged : 0;
+  const bool two = kernel.contraction == Contraction::kDense && kernel.arch == Arch::kSm90 &&
+                   kernel.schedule == Schedule::kPingpong && !kernel.swap_ab;
+  return two && !results ? 2 : 1;
 }
 
 // Elements of a result that is not summed, or of the partial sums of one that is.
@@ -239,7 +241,8 @@ Status ReadOperands(const ProductCall& call, const KernelInfo& kernel, const Epi
     if (along.find('g') != along.npos) elements *= sizes.matrices;
     BWGEMM_RETURN_IF_ERROR(CheckArray(role, buffer, dtype, elements));
     const bool whole = elements == ResultElements(kernel, sizes, /*summed=*/false);
-    BWGEMM_RETURN_IF_ERROR(Stage(word, dtype, i, kernel.out_dtype, whole, MostStaged(kernel),
+    BWGEMM_RETURN_IF_ERROR(Stage(word, dtype, i, kernel.out_dtype, whole,
+                                 MostStaged(kernel, /*results=*/false),
                                  arguments->staged_operands));
     arguments->operands[i] = buffer.data;
   }
@@ -250,7 +253,7 @@ Status ReadOperands(const ProductCall& call, const KernelInfo& kernel, const Epi
 Status ReadResults(const ProductCall& call, const KernelInfo& kernel, const EpilogueSizes& sizes,
                    EpilogueArguments* arguments) {
   const DType d = kernel.out_dtype;
-  const int most = MostStaged(kernel);
+  const int most = MostStaged(kernel, /*results=*/true);
   const bool halves = call.epilogue.form == "halves";
   const bool can_sum = kernel.contraction == Contraction::kMGrouped
                            ? kernel.arch == Arch::kSm90 && kernel.swap_ab

@@ -28,7 +28,8 @@ struct Options {
 // Raise it when an older library cannot launch what is linked now, and the oldest one when code
 // that was linked before cannot be launched any more, because parameters or shared memory differ.
 // 5: SM100's kernels read their operands' formats, to which 4's library gives no values.
-inline constexpr int64_t kEpilogueVersion = 5, kOldestEpilogueVersion = 4;
+// 6: dense kernels may move two matrices.
+inline constexpr int64_t kEpilogueVersion = 6, kOldestEpilogueVersion = 4;
 
 // An epilogue that is linked into the kernel; without one, `code` is empty.
 struct LinkedEpilogue {
@@ -40,8 +41,8 @@ struct LinkedEpilogue {
   std::string_view operands;  // type and dimensions of x0, ...: "bfloat16:n float32:mn int32:".
                               // g: the matrices of a grouped product
   std::string_view results;   // types of y1, ..., which are [1, M, N] as d is
-  // "bfloat16:mn:staged", "bfloat16:staged": TMA moves the array; one operand, one result at most,
-  // of a grouped product two.
+  // "bfloat16:mn:staged", "bfloat16:staged": TMA moves the array; one operand, one result at most;
+  // two operands of a dense ping-pong kernel, two of each of a grouped product.
   // "float32:summed": not [1, M, N] but the partial sums over rows, of PartialSumRows; of a grouped
   // product over columns, each of kPartColumns. "bfloat16:half": no buffer of its own but columns N
   // to 2 N of d, which has so many in the form "halves"; the first.

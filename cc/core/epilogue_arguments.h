@@ -15,7 +15,7 @@ struct EpilogueArguments {
   void* results[kMaxEpilogueResults];
   int32_t m, n;  // of D, or of each matrix of a batch
   // Indices of those that the kernel moves in whole lines; -1: none. They have D's type and shape.
-  // Dense kernels move one operand and one result.
+  // Dense kernels move one result, and one operand or, ping-pong, two.
   int32_t staged_operands[kMaxStaged], staged_results[kMaxStaged];
 };
 

@@ -13,8 +13,8 @@ namespace bwgemm {
 //   kFirstRow + i    which operand is the i-th row in shared memory: operand + 256 * bytes of an
 //                    element, + kRowOfMatrix if every matrix of a batch has its own
 //   kFirstSum + i    which result besides D takes the i-th sum of `summed`
-//   kSecond...       the second operand and result that grouped kernels move; they sum one result,
-//                    over columns
+//   kSecond...       the second operand that grouped kernels and dense ping-pong ones move, and the
+//                    second result of grouped ones; these sum one result, over columns
 //   kF16Result       not negative if D is f16
 inline constexpr int kMaxRows = 4, kMaxSums = 2;
 inline constexpr int kRowOfMatrix = 1 << 16;

@@ -21,7 +21,7 @@ _ROW_FUNCTION = (
 # kPartColumns of cc/core/epilogue_arguments.h.
 PART_COLUMNS = 16
 # No rows: a thread reads one value of them for many results.
-_STAGING = Staging(tile_n=0, row_bytes=0)
+_STAGING = Staging(tile_n=0, row_bytes=0, matrices=MAX_STAGED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class GroupedHook(Hook):
         return " ".join([f"{self.result_types[1]}:half", *words[1:]] if self.halves else words)
 
     @property
-    def _most_staged(self) -> int:
+    def _most_staged_results(self) -> int:
         return 0 if self.staging is None else MAX_STAGED
 
     @property
@@ -69,9 +69,6 @@ class GroupedHook(Hook):
     @property
     def _end(self) -> str:
         return "end"
-
-    def _staged(self, i: int) -> str:
-        return f"staged[{self.staged_operands.index(i)}]"
 
     def _stored(self, i: int) -> str:
         return f"stored[{self.staged_results.index(i)}]"

@@ -26,7 +26,7 @@ MAX_OPERANDS = 8
 MAX_RESULTS = 4  # the first is D
 MAX_ROWS, MAX_SUMS, MAX_STAGED = 4, 2, 2
 # kEpilogueVersion of cc/call/product_call.h, which says when to raise it.
-VERSION = 5
+VERSION = 6
 # Types of arrays that a call may have, and the bytes of an element.
 OPERAND_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int32": 4}
 OPERAND_TYPES = tuple(OPERAND_BYTES)
@@ -40,8 +40,8 @@ struct bw_arguments {{
 """
 _FUNCTION = (
     'extern "C" __device__ float2 bwgemm_epilogue(float x, float y, int m, int n, int batch, '
-    "const bw_arguments* a, unsigned staged, unsigned* stored, const unsigned char* rows, "
-    "int column, float2* summed) {"
+    "const bw_arguments* a, const unsigned* staged, unsigned* stored, "
+    "const unsigned char* rows, int column, float2* summed) {"
 )
 # kRowOfMatrix of cc/core/epilogue_plan.h.
 _ROW_OF_MATRIX = 1 << 16
@@ -63,10 +63,12 @@ class Staging:
         tile_n: Columns of a tile.
         row_bytes: Shared memory for operands that are rows; SM100's and scaled kernels read them in
             place.
+        matrices: How many it loads.
     """
 
     tile_n: int
     row_bytes: int
+    matrices: int = 1
 
 
 def staging_of(kernel: Kernel, n: int) -> Staging | None:
@@ -77,8 +79,10 @@ def staging_of(kernel: Kernel, n: int) -> Staging | None:
         return Staging(kernel.tile_n, 0)
     if n < 64:  # it copies 64 columns of a row at a time
         return None
-    # kRowBytes of cc/dense/sm90/config.h.
-    return Staging(kernel.tile_n, kernel.tile_n * (4 if kernel.schedule == "pingpong" else 2))
+    # kLoadsTwo and kRowBytes of cc/dense/sm90/config.h.
+    if kernel.schedule == "pingpong":
+        return Staging(kernel.tile_n, 4 * kernel.tile_n, matrices=2)
+    return Staging(kernel.tile_n, 2 * kernel.tile_n)
 
 
 def pairs_along_m(kernel: Kernel) -> bool:
@@ -139,17 +143,21 @@ class Hook:
         """The operands that the kernel moves: the first matrices of D's type."""
         wanted = self.result_types[0], self.program.whole
         found = [i for i, x in enumerate(self.program.operands) if (x.dtype, x.axes) == wanted]
-        return found[: self._most_staged]
+        return found[: self._most_staged_operands]
 
     @property
     def staged_results(self) -> list[int]:
         """The results besides D that the kernel moves: the first of D's type."""
         types = enumerate(self.result_types)
         found = [i for i, t in types if i > 0 and t == self.result_types[0]]
-        return found[: self._most_staged]
+        return found[: self._most_staged_results]
 
     @property
-    def _most_staged(self) -> int:
+    def _most_staged_operands(self) -> int:
+        return 0 if self.staging is None else self.staging.matrices
+
+    @property
+    def _most_staged_results(self) -> int:
         return 0 if self.staging is None else 1
 
     @property
@@ -219,7 +227,8 @@ class Hook:
         at = 0
         for i, operand in enumerate(self.program.operands):
             if i in self.staged_operands:
-                lines += self._pair(i, operand.dtype, self._staged(i))
+                word = f"staged[{self.staged_operands.index(i)}]"
+                lines += self._pair(i, operand.dtype, word)
             elif i in self.rows:
                 lines += self._shared_row(i, operand.dtype, at)
                 at += self.staging.tile_n * OPERAND_BYTES[operand.dtype] if self.staging else 0
@@ -235,11 +244,6 @@ class Hook:
                 lines += self._stores(i)
         lines.append("  return make_float2(r0_0, r0_1);")
         return "\n".join([self._head, *lines, "}", ""])
-
-    def _staged(self, i: int) -> str:
-        """Where both values of an operand are that the kernel moves."""
-        del i
-        return "staged"
 
     def _stored(self, i: int) -> str:
         """Where those of a result go that the kernel moves."""

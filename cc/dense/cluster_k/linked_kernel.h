@@ -14,10 +14,10 @@ struct LinkedResult {
   __device__ __forceinline__ float4 operator()(float4 sum, uint32_t row, uint32_t column,
                                                int batch) const {
     const int m = static_cast<int>(row), n = static_cast<int>(column);
-    const float2 low =
-        bwgemm_epilogue(sum.x, sum.y, m, n, batch, &arguments, 0, nullptr, nullptr, 0, nullptr);
-    const float2 high =
-        bwgemm_epilogue(sum.z, sum.w, m, n + 2, batch, &arguments, 0, nullptr, nullptr, 0, nullptr);
+    const float2 low = bwgemm_epilogue(sum.x, sum.y, m, n, batch, &arguments, nullptr, nullptr,
+                                       nullptr, 0, nullptr);
+    const float2 high = bwgemm_epilogue(sum.z, sum.w, m, n + 2, batch, &arguments, nullptr, nullptr,
+                                        nullptr, 0, nullptr);
     return {low.x, low.y, high.x, high.y};
   }
 };

@@ -92,7 +92,7 @@ struct LinkedResult : Visitor<EpilogueArguments> {
           const int row = kSwapAb ? in_n + i : in_m, column = kSwapAb ? in_m : in_n + i;
           const float2 pair =
               bwgemm_epilogue(values[first + i], values[first + i + 1], row, column, batch,
-                              &arguments, loaded[i / 2], &stored[i / 2], nullptr, 0, sums);
+                              &arguments, &loaded[i / 2], &stored[i / 2], nullptr, 0, sums);
           results[first + i] = pair.x;
           results[first + i + 1] = pair.y;
           CUTE_UNROLL

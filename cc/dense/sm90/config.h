@@ -105,6 +105,9 @@ struct Config : Spec {
       Spec::kSwapAb ? (Q::kBoxRows + 8 * kStores - 1) / (8 * kStores) * 8 : kBlock;
   static constexpr int kStoreBytes = kStoreRows * 128;
   static constexpr int kStoreBuffers = kStaged && kPingpong ? 4 : 2;
+  // Whether it may load two matrices for a linked epilogue: with a single set of buffers, the
+  // second one's loads would not be ahead of their use.
+  static constexpr bool kLoadsTwo = kStaged && kPingpong;
   // Of rows that a linked epilogue reads, for one consumer.
   static constexpr int kRowBytes = kTileN * (kPingpong ? 4 : 2);
 

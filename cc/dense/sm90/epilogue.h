@@ -70,8 +70,8 @@ struct Epilogue {
     CUTE_UNROLL
     for (int i = 0; i < kWidth / 2; i += 2) {
       const int a = first + i, in_p = p + i / 2 % 2 * 8, in_q = q + i / 4 * 8;
-      const float2 pair = bwgemm_epilogue(acc(a), acc(a + 1), in_q, in_p, matrix, &arguments, 0,
-                                          nullptr, nullptr, 0, nullptr);
+      const float2 pair = bwgemm_epilogue(acc(a), acc(a + 1), in_q, in_p, matrix, &arguments,
+                                          nullptr, nullptr, nullptr, 0, nullptr);
       acc(a) = pair.x;
       acc(a + 1) = pair.y;
     }

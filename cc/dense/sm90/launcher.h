@@ -170,25 +170,32 @@ struct Launcher {
     const auto& epilogue = params->epilogue = *static_cast<const EpilogueArguments*>(arguments);
     BWGEMM_RETURN_IF_ERROR(MakeParams(p, params, grid));
     params->stages = std::min(params->stages, LinkedConfig::kStages);
-    GemmProblem other = p;
-    other.d.pitch = other.d.batch_pitch = 0;
     if (const int i = epilogue.staged_operands[0]; i >= 0) {
-      other.d.data = const_cast<void*>(epilogue.operands[i]);
-      BWGEMM_RETURN_IF_ERROR(MapD(other, &params->staged));
+      BWGEMM_RETURN_IF_ERROR(MapLike(p, epilogue.operands[i], &params->staged));
     }
     if (const int i = epilogue.staged_results[0]; i >= 0) {
-      other.d.data = epilogue.results[i];
-      BWGEMM_RETURN_IF_ERROR(MapD(other, &params->stored));
+      BWGEMM_RETURN_IF_ERROR(MapLike(p, epilogue.results[i], &params->stored));
     }
     return Status::Ok();
+  }
+
+  // Of an array of D's type and shape.
+  static Status MapLike(const GemmProblem& p, const void* data, CUtensorMap* map) {
+    GemmProblem other = p;
+    other.d.pitch = other.d.batch_pitch = 0;
+    other.d.data = const_cast<void*>(data);
+    return MapD(other, map);
   }
 
   // For the launch, the linked kernel differs in its parameters and shared memory only.
   static Status LaunchLinked(const GemmProblem& p, const void* function, const void* arguments,
                              void*, cudaStream_t stream) {
-    LinkedParams params{};
+    TwoMatrixParams params{};
     dim3 grid;
     BWGEMM_RETURN_IF_ERROR(MakeLinkedParams(p, arguments, &params, &grid));
+    if (const int i = params.epilogue.staged_operands[1]; i >= 0) {
+      BWGEMM_RETURN_IF_ERROR(MapLike(p, params.epilogue.operands[i], &params.staged_too));
+    }
     const LaunchShape shape{grid, dim3(C::kClusterM, C::kClusterN), dim3(kThreads),
                             LinkedConfig::kSharedBytes};
     return LaunchClusters(function, params, shape, stream);

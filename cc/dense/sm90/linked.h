@@ -11,4 +11,10 @@ struct LinkedParams : Params {
   EpilogueArguments epilogue;
 };
 
+// Of kernels without scales. The second matrix comes last: code that was linked before there was
+// one has these parameters without it.
+struct TwoMatrixParams : LinkedParams {
+  CUtensorMap staged_too;
+};
+
 }  // namespace bwgemm::dense::sm90

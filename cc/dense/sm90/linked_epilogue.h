@@ -1,9 +1,9 @@
 // The consumers' epilogue with a function linked in, of kernels without swapped operands.
 //
-// What it reads is loaded while the main loop runs: rows into shared memory of their own, a matrix
-// into the store buffers, where its values and then the results take the same places. What it
-// stores leaves by TMA, D's values and those of another result side by side. Sums over rows stay in
-// registers until the tile's last rows are added.
+// What it reads is loaded while the main loop runs: rows into shared memory of their own, one or
+// two matrices into the store buffers, where their values and then the results take the same
+// places. What it stores leaves by TMA, D's values and those of another result side by side. Sums
+// over rows stay in registers until the tile's last rows are added.
 #pragma once
 
 #include "cute/arch/copy_sm90_desc.hpp"
@@ -19,6 +19,8 @@ struct LinkedEpilogue {
   static constexpr int kColumns = C::kStoreColumns, kChunks = C::kTileN / kColumns;
   static constexpr int kAllChunks = C::kOwnBlocks * kChunks;  // of a tile, for one consumer
   static constexpr int kPairs = kColumns / 4;                 // of a chunk, for one thread
+  // Of a chunk's pairs, how many are computed before the next set is loaded.
+  static constexpr int kPairsAhead = kPairs / 4;
   static_assert(kColumns == 64 && C::kTileN % 64 == 0 && C::Q::kUnitRows == 64);
   static_assert(C::P::kUnitRows == kBlock && C::kStoreBuffers <= 4);
   static_assert(kAllChunks % (C::kStoreBuffers / 2) == 0, "whole sets of chunks");
@@ -57,8 +59,6 @@ struct LinkedEpilogue {
       const int in_set = chunk % SetChunks();
       Compute(tile, accumulator, chunk, in_set, sums);
       if (chunk >= kAllChunks - kChunks) StoreSums(tile, chunk % kChunks, sums);
-      // Into the set before this one, whose store has had time to read it.
-      if (in_set == 0 && chunk > 0 && Sets() > 1) LoadNext(tile, chunk - SetChunks());
       if (in_set + 1 == SetChunks()) Send(tile, chunk - in_set);
     }
   }
@@ -76,13 +76,18 @@ struct LinkedEpilogue {
 
   // Constants, once the epilogue is inlined.
   __device__ static bool Loads() { return bwgemm_epilogue_plan(kStagedOperand) >= 0; }
+  __device__ static bool LoadsTwo() {
+    return C::kLoadsTwo && bwgemm_epilogue_plan(kSecondStagedOperand) >= 0;
+  }
   __device__ static bool StoresTwo() { return bwgemm_epilogue_plan(kStagedResult) >= 0; }
   __device__ static int RowOf(int i) { return bwgemm_epilogue_plan(kFirstRow + i); }
   __device__ static int ElementOfRow(int i) { return RowOf(i) >> 8 & 255; }  // its bytes
   __device__ static int SumOf(int i) { return bwgemm_epilogue_plan(kFirstSum + i); }
-  // Buffers that leave together are a set: two chunks of D, or one of both results.
-  __device__ static int SetBuffers() { return StoresTwo() || C::kStoreBuffers > 2 ? 2 : 1; }
-  __device__ static int SetChunks() { return StoresTwo() ? 1 : SetBuffers(); }
+  // Buffers that are filled and leave together are a set: two chunks of D, or one chunk of two
+  // matrices or results.
+  __device__ static bool TwoOfChunk() { return StoresTwo() || LoadsTwo(); }
+  __device__ static int SetBuffers() { return TwoOfChunk() || C::kStoreBuffers > 2 ? 2 : 1; }
+  __device__ static int SetChunks() { return TwoOfChunk() ? 1 : SetBuffers(); }
   __device__ static int Sets() { return C::kStoreBuffers / SetBuffers(); }
 
   __device__ __forceinline__ uint8_t* Lines(int set, int in_set) {
@@ -124,11 +129,11 @@ struct LinkedEpilogue {
     }
   }
 
-  // The matrix's values of a set's chunks, of which the first is given.
+  // The matrices' values of a set's chunks, of which the first is given.
   __device__ __forceinline__ void Load(const Tile& tile, int first, int set) {
     set %= Sets();
     uint64_t* full = &shared().epilogue.loaded[buffers.consumer][set];
-    Full::arrive_and_expect_tx(full, SetChunks() * C::kStoreBytes);
+    Full::arrive_and_expect_tx(full, (LoadsTwo() ? 2 : SetChunks()) * C::kStoreBytes);
     CUTE_UNROLL
     for (int i = 0; i < 2; ++i) {
       if (i == SetChunks()) break;
@@ -136,6 +141,13 @@ struct LinkedEpilogue {
       cute::SM90_TMA_LOAD_3D::copy(&params().staged, full,
                                    static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL),
                                    Lines(set, i), place.column, place.row, tile.batch);
+    }
+    if (!LoadsTwo()) return;
+    if constexpr (C::kLoadsTwo) {
+      const Place place = PlaceOfChunk(tile, first);
+      cute::SM90_TMA_LOAD_3D::copy(&static_cast<const TwoMatrixParams&>(base).staged_too, full,
+                                   static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL),
+                                   Lines(set, 1), place.column, place.row, tile.batch);
     }
   }
 
@@ -166,10 +178,11 @@ struct LinkedEpilogue {
                                           Sums& sums) {
     const Place place = PlaceOfChunk(tile, chunk);
     const int set = buffers.buffer, first = chunk * kPairs * 2;
-    uint32_t staged[kPairs] = {}, stored[kPairs];
+    uint32_t staged[2][kPairs] = {}, stored[kPairs];
     if (Loads()) {
       if (in_set == 0) Await(&shared().epilogue.loaded[buffers.consumer][set], set);
-      bwgemm::sm90::ReadPairs(staged, Lines(set, in_set), buffers.thread);
+      bwgemm::sm90::ReadPairs(staged[0], Lines(set, in_set), buffers.thread);
+      if (LoadsTwo()) bwgemm::sm90::ReadPairs(staged[1], Lines(set, 1), buffers.thread);
     }
     const int lane = buffers.thread % 32;
     const int row = place.row + buffers.thread / 32 * 16 + lane / 4, column = lane % 4 * 2;
@@ -179,9 +192,14 @@ struct LinkedEpilogue {
     CUTE_UNROLL
     for (int i = 0; i < kPairs; ++i) {
       const int a = first + 2 * i, n = column + i / 2 * 8;
+      // Into the set before this one, whose store has had time to read it.
+      if (i == kPairsAhead && in_set == 0 && chunk > 0 && Sets() > 1) {
+        LoadNext(tile, chunk - SetChunks());
+      }
       float2 summed[kMaxSums];
+      const uint32_t loaded[] = {staged[0][i], staged[1][i]};
       const float2 pair = bwgemm_epilogue(acc(a), acc(a + 1), row + i % 2 * 8, place.column + n,
-                                          tile.batch, &params().epilogue, staged[i], &stored[i],
+                                          tile.batch, &params().epilogue, loaded, &stored[i],
                                           shared().epilogue.rows[buffers.consumer],
                                           chunk % kChunks * kColumns + n, summed);
       acc(a) = pair.x;

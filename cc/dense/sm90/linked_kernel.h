@@ -5,7 +5,7 @@
 
 #define BWGEMM_LINKED_KERNEL(name, ...)                                   \
   extern "C" __global__ void __launch_bounds__(bwgemm::sm90::kThreads, 1) \
-      name(const __grid_constant__ dense::sm90::LinkedParams params) {    \
+      name(const __grid_constant__ dense::sm90::TwoMatrixParams params) { \
     using Spec = __VA_ARGS__;                                             \
     using C = dense::sm90::Config<Spec, /*kLinked=*/true>;                \
     dense::sm90::RunGemm<C>(params);                                      \

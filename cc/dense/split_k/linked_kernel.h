@@ -40,7 +40,7 @@ __device__ __forceinline__ void AddPartials(const LinkedParams& params) {
   const int64_t row = i / width;
   const float2 result =
       bwgemm_epilogue(sum.x, sum.y, static_cast<int>(row), static_cast<int>(i - row * width) * 2,
-                      /*batch=*/0, &params.epilogue, 0, nullptr, nullptr, 0, nullptr);
+                      /*batch=*/0, &params.epilogue, nullptr, nullptr, nullptr, 0, nullptr);
   StorePair(static_cast<Pair*>(params.d) + i, result);
 }
 

@@ -59,6 +59,7 @@ struct SumsConfig : ScaledSums<dense::sm90::Config<Spec, kLinked>> {
   using Base = dense::sm90::Config<Spec, kLinked>;
   using ScaledSums<Base>::kScaleSlots, ScaledSums<Base>::kTileScales;
   using WithEpilogue = SumsConfig<Spec, true>;
+  static constexpr bool kLoadsTwo = false;
   static constexpr int kBarrierBytes = Base::kStaged ? 512 : 256;
   static constexpr int kFixedBytes =
       (kBarrierBytes + kScaleSlots * kTileScales * 4 + 1023) / 1024 * 1024 +
@@ -84,6 +85,7 @@ struct PromotingConfig : PromotedSums<dense::sm90::Config<Spec, kLinked>> {
   using Base = dense::sm90::Config<Spec, kLinked>;
   using PromotedSums<Base>::kPart, PromotedSums<Base>::kStageScales;
   using WithEpilogue = PromotingConfig<Spec, true>;
+  static constexpr bool kLoadsTwo = false;
   static constexpr int kBarrierBytes = 1024;
   static constexpr bool kMovesRegisters = Base::kMovesRegisters || kPart > 64;
   static constexpr int kStageBytes = Base::kStageBytes + kStageScales * 4;
