@@ -62,23 +62,17 @@ __device__ __forceinline__ cute::uint128_t& RowMatrices(uint8_t* lines, int j, i
   return *reinterpret_cast<cute::uint128_t*>(lines + line * kLineBytes + chunk * 16);
 }
 
-// Lines of 64 columns of 16 bits, pairs(i) being what `registers(first + 2 * i)` and the next are
-// in WriteRows.
-template <class Pairs>
-__device__ __forceinline__ void ReadPairs(Pairs& pairs, uint8_t* lines, int thread) {
-  CUTE_UNROLL
-  for (int j = 0; j < 8; j += 2) {
-    cute::SM75_U32x4_LDSM_N::copy(RowMatrices(lines, j, thread), pairs[2 * j], pairs[2 * j + 1],
-                                  pairs[2 * j + 2], pairs[2 * j + 3]);
-  }
+// 16 columns of such lines, from column 16 * quarter on: pairs[i] is what `registers(first + 8 *
+// quarter + 2 * i)` and the next are in WriteRows.
+__device__ __forceinline__ void ReadQuarter(uint32_t (&pairs)[4], uint8_t* lines, int quarter,
+                                            int thread) {
+  cute::SM75_U32x4_LDSM_N::copy(RowMatrices(lines, 2 * quarter, thread), pairs[0], pairs[1],
+                                pairs[2], pairs[3]);
 }
-template <class Pairs>
-__device__ __forceinline__ void WritePairs(const Pairs& pairs, uint8_t* lines, int thread) {
-  CUTE_UNROLL
-  for (int j = 0; j < 8; j += 2) {
-    cute::SM90_U32x4_STSM_N::copy(pairs[2 * j], pairs[2 * j + 1], pairs[2 * j + 2],
-                                  pairs[2 * j + 3], RowMatrices(lines, j, thread));
-  }
+__device__ __forceinline__ void WriteQuarter(const uint32_t (&pairs)[4], uint8_t* lines,
+                                             int quarter, int thread) {
+  cute::SM90_U32x4_STSM_N::copy(pairs[0], pairs[1], pairs[2], pairs[3],
+                                RowMatrices(lines, 2 * quarter, thread));
 }
 
 // A line for each row, of 32 columns of f32.

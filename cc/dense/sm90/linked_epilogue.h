@@ -18,9 +18,8 @@ struct LinkedEpilogue {
   using Full = cutlass::arch::ClusterTransactionBarrier;
   static constexpr int kColumns = C::kStoreColumns, kChunks = C::kTileN / kColumns;
   static constexpr int kAllChunks = C::kOwnBlocks * kChunks;  // of a tile, for one consumer
+  static constexpr int kQuarters = 4;                         // of a chunk, 16 columns each
   static constexpr int kPairs = kColumns / 4;                 // of a chunk, for one thread
-  // Of a chunk's pairs, how many are computed before the next set is loaded.
-  static constexpr int kPairsAhead = kPairs / 4;
   static_assert(kColumns == 64 && C::kTileN % 64 == 0 && C::Q::kUnitRows == 64);
   static_assert(C::P::kUnitRows == kBlock && C::kStoreBuffers <= 4);
   static_assert(kAllChunks % (C::kStoreBuffers / 2) == 0, "whole sets of chunks");
@@ -173,16 +172,22 @@ struct LinkedEpilogue {
     }
   }
 
-  // 64 rows and columns of D.
+  // 64 rows and columns of D, a quarter of the columns at a time, for which registers suffice.
   __device__ __forceinline__ void Compute(const Tile& tile, Accumulator& acc, int chunk, int in_set,
                                           Sums& sums) {
     const Place place = PlaceOfChunk(tile, chunk);
-    const int set = buffers.buffer, first = chunk * kPairs * 2;
-    uint32_t staged[2][kPairs] = {}, stored[kPairs];
+    const int set = buffers.buffer;
+    uint32_t staged[2][kMaxStaged][4] = {};  // this quarter's and the next one's values
+    auto read = [&](int quarter) {
+      auto& to = staged[quarter % 2];
+      bwgemm::sm90::ReadQuarter(to[0], Lines(set, in_set), quarter, buffers.thread);
+      if (LoadsTwo()) {
+        bwgemm::sm90::ReadQuarter(to[1], Lines(set, 1), quarter, buffers.thread);
+      }
+    };
     if (Loads()) {
       if (in_set == 0) Await(&shared().epilogue.loaded[buffers.consumer][set], set);
-      bwgemm::sm90::ReadPairs(staged[0], Lines(set, in_set), buffers.thread);
-      if (LoadsTwo()) bwgemm::sm90::ReadPairs(staged[1], Lines(set, 1), buffers.thread);
+      read(0);
     }
     const int lane = buffers.thread % 32;
     const int row = place.row + buffers.thread / 32 * 16 + lane / 4, column = lane % 4 * 2;
@@ -190,29 +195,39 @@ struct LinkedEpilogue {
     ColumnSums of_chunk[kMaxSums];
     float2 of_rows[kMaxSums];  // of this thread's, in 8 columns
     CUTE_UNROLL
-    for (int i = 0; i < kPairs; ++i) {
-      const int a = first + 2 * i, n = column + i / 2 * 8;
+    for (int quarter = 0; quarter < kQuarters; ++quarter) {
+      if (Loads() && quarter + 1 < kQuarters) read(quarter + 1);
       // Into the set before this one, whose store has had time to read it.
-      if (i == kPairsAhead && in_set == 0 && chunk > 0 && Sets() > 1) {
+      if (quarter == 1 && in_set == 0 && chunk > 0 && Sets() > 1) {
         LoadNext(tile, chunk - SetChunks());
       }
-      float2 summed[kMaxSums];
-      const uint32_t loaded[] = {staged[0][i], staged[1][i]};
-      const float2 pair = bwgemm_epilogue(acc(a), acc(a + 1), row + i % 2 * 8, place.column + n,
-                                          tile.batch, &params().epilogue, loaded, &stored[i],
-                                          shared().epilogue.rows[buffers.consumer],
-                                          chunk % kChunks * kColumns + n, summed);
-      acc(a) = pair.x;
-      acc(a + 1) = pair.y;
+      uint32_t results[4], stored[4];
       CUTE_UNROLL
-      for (int s = 0; s < kMaxSums; ++s) {
-        if (SumOf(s) < 0) continue;
-        if (i % 2 == 0) of_rows[s] = make_float2(0, 0);
-        if (counts[i % 2]) {
-          of_rows[s].x += summed[s].x;
-          of_rows[s].y += summed[s].y;
+      for (int j = 0; j < 4; ++j) {
+        const int i = quarter * 4 + j, a = 2 * (chunk * kPairs + i), n = column + i / 2 * 8;
+        float2 summed[kMaxSums];
+        const uint32_t loaded[] = {staged[quarter % 2][0][j], staged[quarter % 2][1][j]};
+        const float2 pair = bwgemm_epilogue(acc(a), acc(a + 1), row + i % 2 * 8, place.column + n,
+                                            tile.batch, &params().epilogue, loaded, &stored[j],
+                                            shared().epilogue.rows[buffers.consumer],
+                                            chunk % kChunks * kColumns + n, summed);
+        results[j] = bwgemm::sm90::Pack<typename C::Out>(pair.x, pair.y);
+        CUTE_UNROLL
+        for (int s = 0; s < kMaxSums; ++s) {
+          if (SumOf(s) < 0) continue;
+          if (i % 2 == 0) of_rows[s] = make_float2(0, 0);
+          if (counts[i % 2]) {
+            of_rows[s].x += summed[s].x;
+            of_rows[s].y += summed[s].y;
+          }
+          if (i % 2 != 0) of_chunk[s].Add(i / 2, of_rows[s], lane);
         }
-        if (i % 2 != 0) of_chunk[s].Add(i / 2, of_rows[s], lane);
+      }
+      // A set that was loaded is free, since its load waited for that.
+      if (!Loads() && in_set == 0 && quarter == 0) AwaitStores();
+      bwgemm::sm90::WriteQuarter(results, Lines(set, in_set), quarter, buffers.thread);
+      if (StoresTwo()) {
+        bwgemm::sm90::WriteQuarter(stored, Lines(set, 1), quarter, buffers.thread);
       }
     }
     CUTE_UNROLL
@@ -221,10 +236,6 @@ struct LinkedEpilogue {
       sums[s][chunk % kChunks].x += of_chunk[s].total().x;
       sums[s][chunk % kChunks].y += of_chunk[s].total().y;
     }
-    // A set that was loaded is free, since its load waited for that.
-    if (!Loads() && in_set == 0) AwaitStores();
-    bwgemm::sm90::WriteRows<typename C::Out>(acc, first, Lines(set, in_set), buffers.thread);
-    if (StoresTwo()) bwgemm::sm90::WritePairs(stored, Lines(set, 1), buffers.thread);
   }
 
   // Whether a row's results belong to the sums. Rows beyond D do not, nor do rows that the previous
