@@ -115,10 +115,7 @@ def fused_layer(
     the scores' errors are about 2e-5 of their root mean square.
     """
     scores = functools.partial(
-        jax_bwgemm.matmul,
-        precision="high",
-        preferred_element_type=jnp.float32,
-        implementation=implementation,
+        jax_bwgemm.matmul, precision="high", preferred_element_type=jnp.float32
     )
     weights, experts, _, balance = route(params["router"], x, top_k, scores)
     w_in, w_out = (params[name].astype(x.dtype) for name in ("w_in", "w_out"))

@@ -42,6 +42,12 @@ def _graph_layer(z, m, bias, scale, norm, mean, kept, mask):
     return jnp.where(kept > 0, (z + m) * scale + norm * mean + bias, 0) * mask
 
 
+def _gate_and_up(z, gate, up):
+    """Their gradients, from that of silu(gate) * up."""
+    gate, up = gate.astype(z.dtype), up.astype(z.dtype)
+    return jax.vjp(lambda gate, up: jax.nn.silu(gate) * up, gate, up)[1](z)
+
+
 BF16, F32 = "bfloat16", "float32"
 FUNCTIONS = {
     "gelu": Function(lambda z, b: jax.nn.gelu(z + b), ((BF16, "row"),)),
@@ -52,6 +58,7 @@ FUNCTIONS = {
     "two of f32": Function(lambda z, a, b: z * a + b, _matrices(F32, F32)),
     "three matrices": Function(lambda z, a, b, c: z * a + b * c, _matrices(*[BF16] * 3)),
     "four matrices": Function(lambda z, a, b, c, d: z * a + b * c + d, _matrices(*[BF16] * 4)),
+    "gate and up": Function(_gate_and_up, _matrices(BF16, BF16)),
     "graph layer": Function(
         _graph_layer,
         (

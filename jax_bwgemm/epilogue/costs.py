@@ -26,6 +26,7 @@ from jax_bwgemm.dense.costs import (
 )
 from jax_bwgemm.dense.spec import GemmDims
 from jax_bwgemm.epilogue.algebra import in_few_operations
+from jax_bwgemm.epilogue.hook import staging_of
 from jax_bwgemm.epilogue.program import Program
 from jax_bwgemm.grouped import heuristics
 from jax_bwgemm.grouped.spec import GroupedDims
@@ -156,7 +157,7 @@ def linked_cycles(
     elements = kernel.tile_m * kernel.tile_n / threads / products
     count = instructions(program, in_kernel=True) + SUM_INSTRUCTIONS * len(program.summed)
     own = elements * INSTRUCTION_CYCLES[kernel.schedule] * count  # of this function
-    moving, itself = _moves(kernel, program, result_types, products)
+    moving, itself = _moves(kernel, program, result_types, dims, products)
     own += elements * moving
     epilogue = elements * ELEMENT_CYCLES[kernel.schedule] + own
     if kernel.arch == "sm100":
@@ -176,7 +177,7 @@ def linked_cycles(
 
 
 def _moves(
-    kernel: Kernel, program: Program, result_types: Sequence[str], products: int
+    kernel: Kernel, program: Program, result_types: Sequence[str], dims: GemmDims, products: int
 ) -> tuple[float, int]:
     """Of the matrices and further results: cycles of a thread, and bytes that the function moves.
 
@@ -187,9 +188,10 @@ def _moves(
     written = [t for i, t in enumerate(result_types) if i not in program.summed]
     if kernel.out_dtype in written:
         written.remove(kernel.out_dtype)  # D
+    staging = staging_of(kernel, dims.n)
     moved = 0
-    for types in (read, written):
-        if not kernel.swap_ab and kernel.out_dtype in types:
+    for types, most in ((read, staging.matrices), (written, 1)) if staging else ():
+        for _ in range(min(most, types.count(kernel.out_dtype))):
             types.remove(kernel.out_dtype)
             moved += 1
     if kernel.contraction == "gated":

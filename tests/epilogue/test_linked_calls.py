@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from typing import Any
 
 import jax
@@ -20,13 +21,26 @@ from linked_cases import (  # noqa: F401
 from numerics import assert_exact
 
 from jax_bwgemm.epilogue import linking
-from jax_bwgemm.epilogue.hook import VERSION, Hook
+from jax_bwgemm.epilogue.hook import VERSION, Hook, pairs_along_m, staging_of
 from jax_bwgemm.epilogue.tracing import trace_epilogue
 from jax_bwgemm.product import targets
 
 pytestmark = [*requires_emulator, requires_linker]
 
 KERNELS = kernels("emulator")
+
+
+@pytest.mark.parametrize("kernel", kernels("emulator", ("sm90", "sm100")), ids=lambda k: k.name)
+def test_what_a_kernel_moves_for_an_epilogue(kernel: Any) -> None:
+    """The first matrices and the first result of D's type, besides D."""
+    matrices = [jax.ShapeDtypeStruct((16, 64), kernel.out_dtype)] * 3
+    program = trace_epilogue(lambda z, *xs: (z, *(z + x for x in xs)), (16, 64), matrices).program
+    staging = staging_of(kernel, 64)
+    hook = Hook(program, (kernel.out_dtype,) * 4, kernel.arch, pairs_along_m(kernel), staging)
+    count = 0 if kernel.swap_ab else 2 if kernel.schedule == "pingpong" else 1
+    assert hook.staged_operands == [0, 1][:count]
+    assert hook.staged_results == [1][:count]
+    assert hook.operand_roles.count("staged") == count
 
 
 class TestCalls:
@@ -137,3 +151,59 @@ class TestCalls:
             jax.block_until_ready(
                 self.call(linked, kernel=others[-1].name, epilogue_digest="of another")
             )
+
+
+class TestTwoMatrices:
+    """What TMA moves for a ping-pong kernel, as an exported program may ask for it."""
+
+    ARRAYS = "bfloat16:mn:staged"
+
+    def call(self, schedule: str, count: int, change: Any = lambda text: text) -> Any:
+        """z + x0 + ... by a kernel of 64 columns of ones, K 64."""
+        table = [k for k in KERNELS if k.b_major == "n" and k.a_dtype == "bfloat16"]
+        kernel = next(k for k in table if k.schedule == schedule and not k.swap_ab)
+        shape = (16, 64)
+        matrices = [jnp.full(shape, 2**i, jnp.bfloat16) for i in range(count)]
+        program = trace_epilogue(lambda z, *xs: z + sum(x.astype(z.dtype) for x in xs), shape,
+                                 matrices).program  # fmt: skip
+        hook = Hook(program, ("bfloat16",), "sm90", False, staging_of(kernel, 64))
+        linked = linking.linked_kernel(kernel.name, hook, ptx=True)
+        code = change(base64.b64decode(linked.code).decode())
+        config = {
+            "kernel": kernel.name,
+            "operands": " ".join(["a b", *(f"x{i}" for i in range(count))]),
+            "results": "d workspace",
+            "epilogue": base64.b64encode(code.encode()).decode(),
+            "epilogue_digest": f"{linked.digest}{len(code)}",
+            "epilogue_version": np.int64(VERSION),
+            "epilogue_operands": " ".join([self.ARRAYS] * count),
+        }
+        results = [
+            jax.ShapeDtypeStruct((1, *shape), jnp.bfloat16),
+            jax.ShapeDtypeStruct((0,), jnp.uint8),
+        ]
+        arrays = [np.ones((1, 16, 64), "bfloat16"), np.ones((1, 64, 64), "bfloat16"), *matrices]
+        call = jax.ffi.ffi_call(targets.TARGETS["emulator"], results)
+        return jax.block_until_ready(call(*arrays, config=config))[0]
+
+    def test_both(self) -> None:
+        assert_exact(self.call("pingpong", 2), np.full((1, 16, 64), 64 + 1 + 2, "bfloat16"))
+
+    def test_of_a_cooperative_kernel(self) -> None:
+        with pytest.raises(jax.errors.JaxRuntimeError, match="array 1 of bfloat16 cannot be 'st"):
+            self.call("cooperative", 2)
+
+    def test_a_third(self) -> None:
+        with pytest.raises(jax.errors.JaxRuntimeError, match="array 2 of bfloat16 cannot be 'st"):
+            self.call("pingpong", 3)
+
+    def test_code_of_version_5(self) -> None:
+        """Its parameters end ahead of the second matrix's tensor map."""
+
+        def shorter(text: str) -> str:
+            size = re.search(r"\.param \.align 64 \.b8 \w+\[(\d+)\]", text)
+            assert size is not None
+            return text.replace(f"[{size[1]}]", f"[{int(size[1]) - 128}]", 1)
+
+        got = self.call("pingpong", 1, shorter)
+        assert_exact(got, np.full((1, 16, 64), 65, "bfloat16"))

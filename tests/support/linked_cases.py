@@ -71,6 +71,16 @@ EPILOGUES: dict[str, tuple[Callable[..., Any], list[tuple[tuple[Any, ...], str]]
         ),
         [((), "float32"), (("m", "n"), "float32"), (("m", "n"), "int32")],
     ),
+    "three matrices": (
+        lambda z, r, s, t: z * r.astype(F32) + s.astype(F32) * t.astype(F32),
+        [(("m", "n"), "bfloat16")] * 3,
+    ),
+    "gate and up, their gradients": (
+        lambda z, g, u: jax.vjp(lambda g, u: jax.nn.silu(g) * u, g.astype(F32), u.astype(F32))[1](
+            z
+        ),
+        [(("m", "n"), "bfloat16")] * 2,
+    ),
     "positions": (
         lambda z, h: jnp.where(
             jax.lax.broadcasted_iota(jnp.int32, z.shape, 0)
