@@ -50,7 +50,7 @@ XLA_QUANTIZE = 10
 K_GROUPED_COSTS = {
     "sums": GroupedCost(0.79, 500, 0.7),
     "blocks": GroupedCost(0.69, 500, 0.7),
-    "rows": GroupedCost(0.53, 500, 0.7),
+    "rows": GroupedCost(0.51, 500, 0.7),
     "mma": GroupedCost(0.7, 500, 0.8),
 }
 

@@ -101,9 +101,9 @@ class TestFallbacks:
         text = self.reason(caplog, lambda z: z + 2.5)
         assert "without it and a pass over the result are predicted to take" in text
 
-    @pytest.mark.parametrize("count", [1, 3, 5])
+    @pytest.mark.parametrize("count", [1, 5, 8])
     def test_many_matrices(self, count: int) -> None:
-        """A kernel loads three matrices ahead; of five nothing hides the loads."""
+        """A kernel loads two matrices; of many more, nothing hides the loads."""
         x, w, y = (
             jax.ShapeDtypeStruct(s, jnp.bfloat16)
             for s in ((8192, 4096), (4096, 1024), (8192, 1024))
@@ -113,7 +113,7 @@ class TestFallbacks:
             return bw.matmul(x, w, epilogue=lambda z, *m: sum(m, z), epilogue_operands=matrices)
 
         explained = str(bw.explain_program(f, x, w, *[y] * count, device="sm90"))
-        assert ("the epilogue is linked into the kernel" in explained) == (count <= 3)
+        assert ("the epilogue is linked into the kernel" in explained) == (count <= 5)
 
     def test_unaligned_and_empty(self, caplog) -> None:
         for m, k, n in ((5, 7, 9), (0, 16, 16)):
