@@ -57,8 +57,8 @@ def _case(
     return f"linked {name}", run
 
 
-def _after_product(z: Any, b: Any, r: Any, s: Any) -> Any:
-    wide = jnp.maximum(z + b.astype(F32), 0) * s + r.astype(F32)
+def _after_product(z: Any, b: Any, r: Any, q: Any, s: Any) -> Any:
+    wide = jnp.maximum(z + b.astype(F32), 0) * s + r.astype(F32) * q.astype(F32)
     return wide, (z * 2).astype(jnp.int32)
 
 
@@ -69,13 +69,15 @@ def _dense(
     # The last tile has few rows, and columns in every box: it ends with a store.
     m, n = tiles[0] * tile_m + 9, (tiles[1] + 1) * tile_n - 8
     b_shape = (n, k) if kernel.b_major == "k" else (k, n)
-    a, b, bias, residual, scale = _integers(
+    a, b, bias, residual, factor, scale = _integers(
         ((m, k), kernel.a_dtype),
         (b_shape, kernel.b_dtype),
         ((n,), "float32"),
         ((m, n), kernel.out_dtype),
+        ((m, n), kernel.out_dtype),
         ((m, 1), "float32"),
     )
+    given = bias, residual, factor, scale
 
     def call(a: Any, b: Any, *given: Any) -> Any:
         b = b.T if kernel.b_major == "k" else b
@@ -84,15 +86,15 @@ def _dense(
 
     def want() -> Any:
         right = b.T if kernel.b_major == "k" else b
-        return _after_product(a.astype(F32) @ right.astype(F32), bias, residual, scale)
+        return _after_product(a.astype(F32) @ right.astype(F32), *given)
 
-    return _case(call_name or kernel.name, kernel.arch, call, (a, b, bias, residual, scale), want)
+    return _case(call_name or kernel.name, kernel.arch, call, (a, b, *given), want)
 
 
 def _of_each_schedule(found: list[Kernel]) -> list[Kernel]:
-    """The smallest tile of each schedule and architecture."""
+    """The smallest tile of each schedule and architecture, straight and swapped."""
     found = sorted(found, key=lambda k: -k.tile_m * k.tile_n)
-    return list({(k.arch, k.schedule): k for k in found}.values())
+    return list({(k.arch, k.schedule, k.swap_ab): k for k in found}.values())
 
 
 def _grouped(kernel: Kernel, form: str) -> LinkedCase:
