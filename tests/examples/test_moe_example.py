@@ -91,6 +91,24 @@ def test_the_layer_is_the_dense_loop(name, top_k):
         np.testing.assert_allclose(mine, value, rtol=1e-4, atol=1e-4 * np.max(np.abs(value)))
 
 
+def test_the_fused_layer_multiplies_tokens_of_16_bits_by_the_router_as_it_is():
+    """In float32, not rounded to the tokens' type: its gradient too."""
+    import moe
+    import moe_layer
+
+    params, x, dy = _inputs(dtype=jnp.bfloat16)
+    run = jax.jit(moe.value_and_gradients, static_argnums=0)
+    layers = moe_layer.fused_layer, moe_layer.moe_layer
+    got, want = (run(functools.partial(f, top_k=2), params, x, dy) for f in layers)
+    assert moe.distance(got, want) <= moe.BOUNDS["bfloat16"]
+    router = got[1][0]["router"]
+    assert router.dtype == jnp.float32
+    assert np.any(np.asarray(router))
+    fused = functools.partial(moe_layer.fused_layer, top_k=2)
+    explained = str(jax_bwgemm.explain_program(fused, params, x, device="sm90"))
+    assert "bfloat16 x float32 -> float32" in explained
+
+
 def test_an_expert_that_nobody_chose_gets_no_gradient():
     import moe
     import moe_layer
