@@ -4,7 +4,9 @@ Every float32 value is kept as a sum of products of *atoms* (operands, results o
 while it passes through sums, products and powers, and is written out where something else needs it:
 common factors first, so that ``x + a x^3`` becomes ``x (1 + a x^2)``, and constants meet before
 they are multiplied with anything. ``1 + tanh(u)`` is ``2 s`` and ``1 - tanh(u)^2`` is ``4 s t``
-with ``s = logistic(2 u)``, ``t = 1 - s``: derivatives share the function's exponential.
+with ``s = logistic(2 u)``, ``t = 1 - s``: derivatives share the function's exponential. A product
+``y t`` of which ``y`` has the factor ``s`` is written as ``y - y s``, one instruction: ``x s``,
+where it is a result, then serves its derivative ``s + x s t`` too.
 
 Rounding changes by a few units of float32. Nothing cancels that did not before: sums are never
 multiplied out, and terms with the same atoms and opposite signs stay where they are.
@@ -39,10 +41,6 @@ def in_few_operations(program: Program) -> Program:
     if not any(step.op in _FUNCTIONS for step in program.steps):
         return program
     return _Rewriter(program).run()
-
-
-def _is_one(terms: Sum, atom: int, power: int = 1) -> bool:
-    return terms == {((atom, power),): 1.0}
 
 
 class _Rewriter:
@@ -211,11 +209,31 @@ class _Rewriter:
 
     def _product(self, term: Monomial) -> int | None:
         """None: one."""
+        complement = self._complement_in(term)
         product = None
-        for atom, power in term:
+        # Functions first: y = x s and x y, a gated unit's product, then share x s.
+        for atom, power in sorted(term, key=lambda x: (self.atoms[x[0]][0] == "value", -x[0])):
+            if atom == complement:
+                continue
             factor = self._power(atom, power)
             product = factor if product is None else self._emit("mul", (product, factor))
-        return product
+        if complement is None or product is None:
+            return product
+        # y t = y - y s: one operation, and y, which has the factor s, is often a result.
+        part = self._emit("mul", (product, self._value_of(self.atoms[complement][1])))
+        return self._emit("sub", (product, part))
+
+    def _complement_in(self, term: Monomial) -> int | None:
+        """The ``t`` of a term with the factors ``s`` and ``t``, of which ``t`` is no power."""
+        powers = dict(term)
+        for atom, power in term:
+            kind, what = self.atoms[atom]
+            if kind == "complement" and power == 1 and what in powers:
+                return atom
+        return None
+
+    def _has_complement(self, atom: int) -> bool:
+        return ("complement", atom) in self.atoms
 
     def _write(self, terms: Sum) -> int:
         if len(terms) == 1:
@@ -226,11 +244,17 @@ class _Rewriter:
             if abs(c) == 1.0:
                 return product if c > 0 else self._emit("neg", (product,))
             return self._emit("mul", (product, self._literal(c)))
+        pairs = {t: c for t, c in terms.items() if self._complement_in(t) is not None}
+        rest = {t: c for t, c in terms.items() if t not in pairs}
         common = _common(terms)
+        if pairs and rest:  # s remains beside its t
+            common = tuple(x for x in common if not self._has_complement(x[0]))
         if common:
             factor = self._product(common)
             assert factor is not None
             return self._emit("mul", (self._write(_divided(terms, common)), factor))
+        if pairs and rest:
+            return self._emit("add", (self._write(pairs), self._write(rest)))
         # Of the terms with the atom that most of them have, what they share; the rest is added.
         counts = Counter(atom for term in terms for atom, _ in term)
         atom, count = counts.most_common(1)[0]

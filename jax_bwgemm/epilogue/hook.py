@@ -295,12 +295,13 @@ class Hook:
         return f"a->operands[{i}]"
 
     def _shared_row(self, i: int, dtype: str, at: int) -> list[str]:
-        """Statements that read a row at both columns."""
+        """Statements that read a row at both columns, of which the first is even."""
+        # In bytes: a thread's columns then differ by constants, which are part of the loads.
+        place = f"(rows + {at} + column * {OPERAND_BYTES[dtype]})"
         if dtype not in _PAIRS:
-            return self._pair(i, dtype, f"((const unsigned*)(rows + {at}))[column / 2]")
-        words = f"((const {_PAIRS[dtype]}*)(rows + {at}))[column / 2]"
+            return self._pair(i, dtype, f"*(const unsigned*){place}")
         return [
-            f"  const {_PAIRS[dtype]} w{i} = {words};",
+            f"  const {_PAIRS[dtype]} w{i} = *(const {_PAIRS[dtype]}*){place};",
             f"  const {C_TYPES[dtype]} x{i}_0 = w{i}.x, x{i}_1 = w{i}.y;",
         ]
 

@@ -27,6 +27,20 @@ def kept(f: Any) -> Any:
     return lambda z: (f(z), z)
 
 
+def with_slope(f: Any) -> Any:
+    """With the derivative as a second result."""
+
+    def both(z: jax.Array) -> tuple[jax.Array, jax.Array]:
+        y, pull = jax.vjp(f, z)
+        return y, pull(jnp.ones_like(y))[0]
+
+    return both
+
+
+def gradients_of_unit(z: jax.Array, gate: jax.Array, up: jax.Array) -> Any:
+    return jax.vjp(lambda g, u: jax.nn.silu(g) * u, gate, up)[1](z)
+
+
 # name -> (function, how many operands it has, how many operations are left of it)
 FUNCTIONS: dict[str, tuple[Any, int, int]] = {
     "gelu": (jax.nn.gelu, 0, 6),
@@ -39,6 +53,11 @@ FUNCTIONS: dict[str, tuple[Any, int, int]] = {
     "silu'": (derivative(jax.nn.silu), 1, 7),
     "tanh'": (derivative(jnp.tanh), 1, 6),
     "sigmoid'": (derivative(jax.nn.sigmoid), 1, 5),
+    "gelu and gelu'": (with_slope(jax.nn.gelu), 0, 12),
+    "silu and silu'": (with_slope(jax.nn.silu), 0, 6),
+    "sigmoid and sigmoid'": (with_slope(jax.nn.sigmoid), 0, 4),
+    "a gated unit's gradients": (gradients_of_unit, 2, 9),
+    "1 - sigmoid, scaled": (lambda z: z * (1 - jax.nn.sigmoid(z)) + 2, 0, 5),
 }
 
 
