@@ -31,6 +31,9 @@ _ONE: Monomial = ()
 _MOST_TERMS, _MOST_POWER = 6, 8
 # Programs without one of these are left as they are.
 _FUNCTIONS = ("tanh", "logistic")
+# Functions first: x s, which may be a result, is then part of x y s. Sums last: a product with
+# one is then often part of another sum, in one instruction.
+_ORDER_OF_FACTORS = ("logistic", "tanh", "value", "complement", "sum")
 _LOG2_E = math.log2(math.e)
 # Factors that are finite and normal in float32, also after one of those of `_by_logistic`.
 _LEAST, _MOST = (float(x) for x in (np.finfo(np.float32).tiny * 8, np.finfo(np.float32).max / 8))
@@ -53,8 +56,8 @@ class _Rewriter:
         self.known: dict[Step, int] = {}
         self.sums: dict[int, Sum] = {}  # old float32 values
         self.values: dict[int, int] = {}  # new numbers of the other old values
-        # ("value", number), ("tanh", argument), ("logistic", argument), or ("complement", atom) of
-        # an atom of the last kind. Arguments are indices of `arguments`.
+        # ("value", number), ("sum", argument), ("tanh", argument), ("logistic", argument), or
+        # ("complement", atom) of an atom of the last kind. Arguments are indices of `arguments`.
         self.atoms: list[tuple[str, int]] = []
         self.arguments: list[Sum] = []
         reads = [x for step in program.steps for x in step.inputs]
@@ -141,7 +144,7 @@ class _Rewriter:
         return _in_range(product) if max(powers, default=0) <= _MOST_POWER else None
 
     def _single(self, terms: Sum) -> Sum:
-        return terms if len(terms) == 1 else self._of_atom("value", self._write(terms))
+        return terms if len(terms) == 1 else self._of_atom("sum", self._argument(terms))
 
     def _added(self, one: Sum, other: Sum) -> Sum | None:
         shared = set(one) & set(other)
@@ -190,12 +193,15 @@ class _Rewriter:
 
     def _value_of(self, atom: int) -> int:
         kind, what = self.atoms[atom]
-        if kind == "value":
-            return what
-        if kind == "complement":
-            return self._emit("sub", (self._literal(1.0), self._value_of(what)))
-        if kind == "tanh":
-            return self._emit("tanh", (self._write(self.arguments[what]),))
+        match kind:
+            case "value":
+                return what
+            case "sum":
+                return self._write(self.arguments[what])
+            case "complement":
+                return self._emit("sub", (self._literal(1.0), self._value_of(what)))
+            case "tanh":
+                return self._emit("tanh", (self._write(self.arguments[what]),))
         argument = _scaled(self.arguments[what], -_LOG2_E)
         return self._emit("logistic_of_log2", (self._write(argument),))
 
@@ -211,17 +217,19 @@ class _Rewriter:
         """None: one."""
         complement = self._complement_in(term)
         product = None
-        # Functions first: y = x s and x y, a gated unit's product, then share x s.
-        for atom, power in sorted(term, key=lambda x: (self.atoms[x[0]][0] == "value", -x[0])):
-            if atom == complement:
+        for atom, power in sorted(term, key=self._place_in_product):
+            if atom == complement:  # y t = y - y s: one instruction
+                assert product is not None, "s comes before t"
+                part = self._emit("mul", (product, self._value_of(self.atoms[atom][1])))
+                product = self._emit("sub", (product, part))
                 continue
             factor = self._power(atom, power)
             product = factor if product is None else self._emit("mul", (product, factor))
-        if complement is None or product is None:
-            return product
-        # y t = y - y s: one operation, and y, which has the factor s, is often a result.
-        part = self._emit("mul", (product, self._value_of(self.atoms[complement][1])))
-        return self._emit("sub", (product, part))
+        return product
+
+    def _place_in_product(self, item: tuple[int, int]) -> tuple[int, int]:
+        atom, _ = item
+        return _ORDER_OF_FACTORS.index(self.atoms[atom][0]), -atom
 
     def _complement_in(self, term: Monomial) -> int | None:
         """The ``t`` of a term with the factors ``s`` and ``t``, of which ``t`` is no power."""
@@ -232,12 +240,24 @@ class _Rewriter:
                 return atom
         return None
 
+    def _with_constant_inside(self, term: Monomial, c: float) -> tuple[Monomial, float]:
+        """The product of both: a sum that is a factor takes the constant, if there is one."""
+        for i, (atom, power) in enumerate(term):
+            kind, what = self.atoms[atom]
+            scaled = _in_range(_scaled(self.arguments[what], c)) if kind == "sum" else None
+            if power == 1 and scaled is not None:
+                (((own, _),),) = self._of_atom("sum", self._argument(scaled))
+                return (*term[:i], *term[i + 1 :], (own, 1)), 1.0
+        return term, c
+
     def _has_complement(self, atom: int) -> bool:
         return ("complement", atom) in self.atoms
 
     def _write(self, terms: Sum) -> int:
         if len(terms) == 1:
             ((term, c),) = terms.items()
+            if abs(c) != 1.0:
+                term, c = self._with_constant_inside(term, c)
             product = self._product(term)
             if product is None:
                 return self._literal(c)

@@ -37,6 +37,11 @@ def with_slope(f: Any) -> Any:
     return both
 
 
+def with_tangent(f: Any) -> Any:
+    """The same by `jax.jvp`, as `mlp` has it."""
+    return lambda z: jax.jvp(f, (z,), (jnp.ones_like(z),))
+
+
 def gradients_of_unit(z: jax.Array, gate: jax.Array, up: jax.Array) -> Any:
     return jax.vjp(lambda g, u: jax.nn.silu(g) * u, gate, up)[1](z)
 
@@ -54,6 +59,7 @@ FUNCTIONS: dict[str, tuple[Any, int, int]] = {
     "tanh'": (derivative(jnp.tanh), 1, 6),
     "sigmoid'": (derivative(jax.nn.sigmoid), 1, 5),
     "gelu and gelu'": (with_slope(jax.nn.gelu), 0, 12),
+    "gelu and its tangent": (with_tangent(jax.nn.gelu), 0, 12),
     "silu and silu'": (with_slope(jax.nn.silu), 0, 6),
     "sigmoid and sigmoid'": (with_slope(jax.nn.sigmoid), 0, 4),
     "a gated unit's gradients": (gradients_of_unit, 2, 9),

@@ -194,6 +194,14 @@ struct LinkedEpilogue {
     const bool counts[] = {Counts(tile, chunk, row), Counts(tile, chunk, row + 8)};
     ColumnSums of_chunk[kMaxSums];
     float2 of_rows[kMaxSums];  // of this thread's, in 8 columns
+    uint32_t filled[2][2][4];  // this quarter's and the last one's: of D, of another result
+    auto write = [&](int quarter) {
+      const auto& from = filled[quarter % 2];
+      bwgemm::sm90::WriteQuarter(from[0], Lines(set, in_set), quarter, buffers.thread);
+      if (StoresTwo()) {
+        bwgemm::sm90::WriteQuarter(from[1], Lines(set, 1), quarter, buffers.thread);
+      }
+    };
     CUTE_UNROLL
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
       if (Loads() && quarter + 1 < kQuarters) read(quarter + 1);
@@ -201,17 +209,17 @@ struct LinkedEpilogue {
       if (quarter == 1 && in_set == 0 && chunk > 0 && Sets() > 1) {
         LoadNext(tile, chunk - SetChunks());
       }
-      uint32_t results[4], stored[4];
+      auto& results = filled[quarter % 2];
       CUTE_UNROLL
       for (int j = 0; j < 4; ++j) {
         const int i = quarter * 4 + j, a = 2 * (chunk * kPairs + i), n = column + i / 2 * 8;
         float2 summed[kMaxSums];
         const uint32_t loaded[] = {staged[quarter % 2][0][j], staged[quarter % 2][1][j]};
         const float2 pair = bwgemm_epilogue(acc(a), acc(a + 1), row + i % 2 * 8, place.column + n,
-                                            tile.batch, &params().epilogue, loaded, &stored[j],
+                                            tile.batch, &params().epilogue, loaded, &results[1][j],
                                             shared().epilogue.rows[buffers.consumer],
                                             chunk % kChunks * kColumns + n, summed);
-        results[j] = bwgemm::sm90::Pack<typename C::Out>(pair.x, pair.y);
+        results[0][j] = bwgemm::sm90::Pack<typename C::Out>(pair.x, pair.y);
         CUTE_UNROLL
         for (int s = 0; s < kMaxSums; ++s) {
           if (SumOf(s) < 0) continue;
@@ -223,13 +231,12 @@ struct LinkedEpilogue {
           if (i % 2 != 0) of_chunk[s].Add(i / 2, of_rows[s], lane);
         }
       }
-      // A set that was loaded is free, since its load waited for that.
+      // A quarter is written behind the next one's first loads from shared memory, since no
+      // compiler moves these across. A set that was loaded is free: its load waited for that.
+      if (quarter > 0) write(quarter - 1);
       if (!Loads() && in_set == 0 && quarter == 0) AwaitStores();
-      bwgemm::sm90::WriteQuarter(results, Lines(set, in_set), quarter, buffers.thread);
-      if (StoresTwo()) {
-        bwgemm::sm90::WriteQuarter(stored, Lines(set, 1), quarter, buffers.thread);
-      }
     }
+    write(kQuarters - 1);
     CUTE_UNROLL
     for (int s = 0; s < kMaxSums; ++s) {
       if (SumOf(s) < 0) continue;
