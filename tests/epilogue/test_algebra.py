@@ -63,6 +63,8 @@ FUNCTIONS: dict[str, tuple[Any, int, int]] = {
     "silu and silu'": (with_slope(jax.nn.silu), 0, 6),
     "sigmoid and sigmoid'": (with_slope(jax.nn.sigmoid), 0, 4),
     "a gated unit's gradients": (gradients_of_unit, 2, 9),
+    "(1 - sigmoid)^2": (lambda z: jax.nn.sigmoid(z) * jnp.square(1 - jax.nn.sigmoid(z)), 0, 5),
+    "a squared sum": (lambda z: 3 * jax.nn.sigmoid(z) * jnp.square(1 + z * 0.01), 0, 7),
     "1 - sigmoid, scaled": (lambda z: z * (1 - jax.nn.sigmoid(z)) + 2, 0, 5),
 }
 
@@ -151,6 +153,14 @@ def test_factors_beyond_float32_are_not_multiplied_together() -> None:
     with config.target("sm90", 4):
         got = bw.matmul(a, b, epilogue=f, implementation=("emulator", "xla"))
     np.testing.assert_array_equal(got, 0)
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_a_sum_takes_no_constant_that_is_beyond_float32() -> None:
+    tiny = np.full_like(Z, 1e-30)
+    f = lambda z, x: (jnp.tanh(z) * 1e30) * (x * 1e10 + x * x)  # noqa: E731
+    (got,) = run_on_host(in_few_operations(traced(f, [tiny])), Z, [tiny])
+    np.testing.assert_allclose(got, np.tanh(Z) * 1e10, rtol=1e-5)
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
