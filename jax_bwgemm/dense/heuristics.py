@@ -19,7 +19,7 @@ from jax_bwgemm.product.dtypes import narrowest_bytes
 from jax_bwgemm.product.implementations import f32_algorithm
 from jax_bwgemm.product.kernels import Kernel
 
-# The measurements behind constants are in docs/decisions.md.
+# The measurements behind constants are in docs/decisions/constants.md.
 
 # Numbers of parts of K that are compared where the tiles alone leave multiprocessors idle.
 SPLITS = (2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 16, 20, 24, 32)

@@ -55,7 +55,7 @@ FEW_ROWS = 128
 STRIDED_ROWS, STRIDED_BATCH = 0.1, 0.45
 # XLA's product of f32 operands by HIGHEST, without tensor cores: multiply-adds of a multiprocessor
 # in a cycle, the share of them that is reached, rows and columns of the least tile, and cycles of a
-# launch. Assumed, but for the share: 0.84 to 0.9 on large matrices (docs/decisions.md).
+# launch. Assumed, but for the share: 0.84 to 0.9 on large matrices (docs/decisions/constants.md).
 F32_MACS, F32_SHARE, F32_TILE, F32_LAUNCH = 128, 0.85, 64, 2000
 
 

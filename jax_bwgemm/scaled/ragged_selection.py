@@ -17,9 +17,9 @@ from jax_bwgemm.scaled.selection import WHERE, Choice, as_tuned, chosen_by, orde
 
 # k-grouped: contracted rows of an average group up to which a ping-pong tile is chosen, which is
 # stored while the next one is multiplied. With more rows, a larger tile reuses more. See
-# docs/decisions.md.
+# docs/decisions/low_precision.md.
 PINGPONG_ROWS = 6144
-# How long a column of a tile of 128 takes, over one of the widest. See docs/decisions.md.
+# How long a column of a tile of 128 takes, over one of the widest. From the same page.
 NARROW_TILE, NARROW_PINGPONG_TILE = 1.13, 1.06
 
 

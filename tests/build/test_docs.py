@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def documents() -> list[Path]:
-    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 BRACES = re.compile(r"`([\w./]*)\{([\w,]+)\}([^`]*)`")
@@ -144,13 +144,16 @@ def test_files_named_in_sources_exist() -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("document", sorted((ROOT / "docs").glob("*.md")), ids=lambda p: p.name)
-def test_page_is_linked_from_the_readme_and_says_what_it_is_for(document: Path) -> None:
-    assert f"docs/{document.name}" in LINK.findall(text(ROOT / "README.md"))
+@pytest.mark.parametrize("document", sorted((ROOT / "docs").rglob("*.md")), ids=lambda p: p.name)
+def test_page_is_linked_from_the_one_above_and_says_what_it_is_for(document: Path) -> None:
+    """From the README, or for a page of `docs/decisions` from `docs/decisions.md`."""
+    folder = document.parent
+    above = ROOT / "README.md" if folder == ROOT / "docs" else folder.with_suffix(".md")
+    assert str(document.relative_to(above.parent)) in LINK.findall(text(above))
     title, empty, first = text(document).split("\n", 2)
     assert title.startswith("# ")
     assert empty == ""
-    assert first.startswith("After this page you ")
+    assert re.match("After (this page|these pages) you ", first)
 
 
 @pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
