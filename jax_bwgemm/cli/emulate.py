@@ -73,7 +73,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         default=[],
         type=_severity,
         metavar="NAME=SEVERITY",
-        help="make a rule an error, a warning or off (docs/emulator.md lists them); repeatable",
+        help="make a rule an error, a warning or off (docs/emulator/reports.md); repeatable",
     )
     parser.add_argument(
         "--relaxed",

@@ -95,6 +95,7 @@ READERS_OWN = {
     "README.md": {"hidden", "labels", "head", "loss_fn"},
     "accelerate.md": {"loss_fn", "params", "batch"},
     "emulator.md": {"ptx_text", "kernel"},
+    "reports.md": {"module", "source", "target"},
     "low_precision.md": {"blocks", "scales", "group_sizes", "loss_fn"},
     "tuning.md": {"train_step", "params", "batch"},
 }

@@ -14,7 +14,7 @@ from jax_bwgemm import emulator
 
 pytestmark = requires_emulator
 
-DOCS = Path(__file__).parents[2] / "docs" / "emulator.md"
+DOCS = Path(__file__).parents[2] / "docs" / "emulator" / "reports.md"
 
 # Reads shared memory that nothing has written, in two places.
 UNWRITTEN = (
