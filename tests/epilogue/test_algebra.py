@@ -155,6 +155,88 @@ def test_factors_beyond_float32_are_not_multiplied_together() -> None:
     np.testing.assert_array_equal(got, 0)
 
 
+def values(*numbers: float) -> np.ndarray:
+    return np.tile(np.asarray(numbers, np.float32), 8).reshape(-1, 8)
+
+
+# name -> (function, sums, operands). Exact in another order or with other factors first, wrong.
+EXACT: dict[str, tuple[Any, float, list[float]]] = {
+    "a square of a function": (lambda z: jnp.square(jax.nn.silu(z)), -1e20, []),
+    "a power of a function": (lambda z: jax.nn.gelu(z) ** 2, -1e20, []),
+    "a function times itself": (lambda z: jax.nn.silu(z) * jax.nn.silu(z), -1e20, []),
+    "a masked function": (lambda z, m: jnp.square(jax.nn.silu(z + m)), 1.0, [-1e30]),
+    "a small power": (lambda z: jnp.tanh(z * 1e-9) + (z * 1e-9) ** 4, 1e10, []),
+    "two small factors": (lambda z: jnp.tanh(z * 1e-9) + (z * 1e-9) * (z * 1e-9), 1e25, []),
+    "a constant that is moved": (lambda z, x: jnp.tanh(z) + z * 1e-9 * x, 1e30, [1e16]),
+    "scales": (lambda z, a, b: jax.nn.silu(z * a * b), 2.0**80, [2.0**-80, 2.0**-80]),
+    "a scaled difference": (lambda z, x: jax.nn.sigmoid(1000 * (z - x)), 1000, [1000 - 2**-10]),
+    "a difference": (lambda z, x: jax.nn.sigmoid(z - x), 65536, [65536 - 2**-7]),
+    "a difference of tanh": (lambda z, x: jnp.tanh((z - x) * 1e4), 1.0, [1 + 2**-23]),
+    "a difference with a factor": (lambda z, x: jax.nn.silu(z - x) * 3, 1000, [1000 - 2**-10]),
+    "a difference outside": (lambda z, x: jnp.tanh(x) * 0 + 3 * (z - x), 1000, [1000 - 2**-14]),
+    "the first two cancel": (lambda z, x, b: jax.nn.sigmoid(z + x + b), 2**27, [-(2**27), 1]),
+    "the last two cancel": (lambda z, x, b: jax.nn.sigmoid(z + (x + b)), 1, [2**27, -(2**27)]),
+    "a sum beside a function": (lambda z, x, b: jnp.tanh(b) + (z - x + b), 2**27, [2**27, 1]),
+    "a sum times a function": (lambda z, x, b: jnp.tanh(b) * (z - x + b), 2**27, [2**27, 1]),
+    "even and odd": (lambda z, x: jnp.tanh(3 * (1.5 * z - x * z)), 1024, [1.5 - 2**-18]),
+    "a factor beyond float32": (lambda z: jax.nn.sigmoid(z * 4.2e37), 1e-38 * 4, []),
+}
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+@pytest.mark.parametrize("name", EXACT)
+def test_rounding_is_of_the_result(name: str) -> None:
+    """Nothing overflows, and no digits are lost, that the function itself keeps."""
+    f, z, operands = EXACT[name]
+    arrays = [values(x) for x in operands]
+    program = trace_epilogue(f, values(z).shape, arrays).program
+    (got,) = run_on_host(in_few_operations(program), values(z), arrays)
+    with jax.enable_x64(True):
+        want = np.asarray(f(*(jnp.asarray(x, "float64") for x in (values(z), *arrays))))
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+# Functions whose values are read twice in each step of a chain.
+CHAINS: dict[str, Any] = {
+    "Newton's": lambda y, a: y * (1.5 - 0.5 * a * y * y),
+    "reciprocal": lambda y, a: y * (2 - a * y),
+    "two sums": lambda y, a: (y + a) * (y - 3 * a),
+    "gated": lambda y, a: y * jax.nn.sigmoid(y) + a,
+    "a function": lambda y, a: y * jax.nn.sigmoid(y),
+    "tanh": lambda y, a: jnp.tanh(y) * y + 0.5 * y,
+}
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+def test_long_programs_do_not_grow(chain: str) -> None:
+    """Nor take long: with one operation more for each use, a chain would have 2^40."""
+
+    def f(z: jax.Array, a: jax.Array) -> jax.Array:
+        y = jnp.tanh(z)
+        for _ in range(40):
+            y = CHAINS[chain](y, a)
+        return y
+
+    program = traced(f, [Z])
+    few = in_few_operations(program)
+    assert len(few.steps) <= 1.5 * len(program.steps) + 10
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
+def test_functions_within_functions() -> None:
+    """More of them than Python's recursion has room for, were they written from the outside."""
+
+    def f(z: jax.Array, a: jax.Array) -> jax.Array:
+        for _ in range(400):
+            z = jnp.tanh(0.5 * z + a)
+        return z
+
+    operand = values(0.25)
+    program = trace_epilogue(f, operand.shape, [operand]).program
+    (got,) = run_on_host(in_few_operations(program), operand, [operand])
+    np.testing.assert_allclose(got, np.asarray(f(operand, operand)), rtol=1e-5)
+
+
 @pytest.mark.skipif(COMPILER is None, reason="no C++ compiler")
 def test_a_sum_takes_no_constant_that_is_beyond_float32() -> None:
     tiny = np.full_like(Z, 1e-30)
