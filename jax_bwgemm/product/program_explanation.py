@@ -100,7 +100,7 @@ def explain_program(
     Args:
         program: A function, jitted or not; or a `jax.stages.Traced`, or a jaxpr.
         *args: Arguments of a function: arrays, numbers or `jax.ShapeDtypeStruct`. Unless it is
-            jitted, there may be others, which stay what they are, as numbers beside them do.
+            jitted, there may be others, which stay what they are, and so do Python's numbers.
         device: As in `jax_bwgemm.explain`.
         **kwargs: Keyword arguments of a function.
 
@@ -195,18 +195,16 @@ def _traced(program: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             f"got {type(program).__name__}"
         )
     leaves = jax.tree.leaves((args, kwargs))
-    if isinstance(program, jax.stages.Wrapped) or all(map(_is_traceable, leaves)):
+    if isinstance(program, jax.stages.Wrapped) or all(map(_is_array, leaves)):
         traced = jitted(program).trace(*args, **kwargs)
         return getattr(traced, "traced", traced).jaxpr  # what flax.nnx.jit returns holds JAX's
-    # Such as the functions within a module of Equinox's, which `filter_jit` takes.
+    # Such as numbers and functions within a module of Equinox's, which `filter_jit` takes.
     return trace_call("explain_program", program, args, kwargs, _ARRAY | _ARRAYS).jaxpr
 
 
-def _is_traceable(x: Any) -> bool:
-    """Whether JAX takes an argument as an array, or as the type of one."""
-    return isinstance(x, _ARRAY | _ARRAYS | _NUMBERS) or (
-        hasattr(x, "shape") and hasattr(x, "dtype")
-    )
+def _is_array(x: Any) -> bool:
+    """Whether JAX takes an argument as an array, or as the type of one; not Python's numbers."""
+    return isinstance(x, _ARRAY | _ARRAYS) or (hasattr(x, "shape") and hasattr(x, "dtype"))
 
 
 def _explain(eqn: Any, device: jax.Device | str | None, where: str) -> Explanation | None:

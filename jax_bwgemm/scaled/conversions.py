@@ -18,7 +18,8 @@ def as_scaled_array(x: Any, what: str) -> ScaledArray:
         x: A `ScaledArray`; an object with ``qvalue``, ``scale`` and ``zero_point``, as qwix's
             `QArray`; or a pair of values [..., R, K] and scales [..., R or R / 128, blocks of K],
             as `jax.nn.scaled_matmul` takes them. Scales have the values' rank, and each is that of
-            the block of elements that the sizes say; the layout follows from blocks and types.
+            the block of elements that the sizes say, which may be a whole matrix or all of them;
+            the layout follows from blocks and types.
         what: Its name, for messages.
 
     Raises:
@@ -81,19 +82,19 @@ def _fits(layout: Layout, values: Any, scales: Any) -> bool:
         1 if whole else -(-rows // layout.block_rows),
         1 if layout.block_k is None else -(-k // layout.block_k),
     )
-    expected = (*([1] * len(batch) if whole else batch), *blocks)
+    expected = {(*batch, *blocks)} | ({(1,) * values.ndim} if whole else set())
     # Blocks have the layout's size. Of 48 elements, two blocks of 24 are as many as of 32.
     sizes = (rows, layout.block_rows), (k, layout.block_k)
     if any(n > 1 and size != n * block for n, (size, block) in zip(blocks, sizes, strict=True)):
         return False
-    return bool(types) and values.dtype in layout.value_dtypes and scales.shape == expected
+    return bool(types) and values.dtype in layout.value_dtypes and scales.shape in expected
 
 
 def _made(layout: Layout, values: jax.Array, scales: jax.Array) -> ScaledArray:
     if layout.scale_dtype == jnp.float32:
         scales = scales.astype(jnp.float32)
-    if layout.block_rows is None:
-        scales = scales.reshape(())
+    if layout.block_rows is None:  # one for all matrices, or one for each
+        scales = scales.reshape(() if scales.size == 1 else scales.shape[:-2])
     elif layout.block_k is None:
         scales = scales[..., 0]
     elif layout.k_first:

@@ -96,8 +96,10 @@ def narrow_reference(
         global_scale = lax.optimization_barrier(global_scale)
         scale = _positive(amax * (1 / global_scale) * np.float32(1 / top), amax)
         scale = jnp.where(jnp.isfinite(amax), scale, jnp.nan)
-        # The least positive e4m3fn, lest a block of small values be divided by zero.
+        # The least positive e4m3fn, lest a block of small values be divided by zero. Times the
+        # global scale it must be normal, too, with one bit to spare for the scale's rounding.
         least = float(jnp.finfo(layout.scale_dtype).smallest_subnormal)
+        least = jnp.maximum(least, np.float32(2 * rounding.TINY) / global_scale)
         scales = jnp.maximum(scale, least).astype(layout.scale_dtype)
         factor = 1 / (scales.astype(FLOAT32) * global_scale)
     else:

@@ -108,6 +108,30 @@ def test_arguments_that_are_no_arrays() -> None:
     assert len(explained(two_products, *types).products) == 2
 
 
+def test_numbers_of_a_function_that_is_not_jitted_stay_numbers() -> None:
+    x, w, _ = OPERANDS
+    found = bw.explain_program(
+        lambda x, w, n, scale: x @ w * scale if n else x, x, w, True, 2, device="sm90"
+    )
+    assert [count for _, count in found.products] == [1]
+
+
+def test_numbers_beside_arrays_within_equinoxs_jit() -> None:
+    """A module whose leaves are arrays and numbers alone."""
+    eqx = pytest.importorskip("equinox")
+    dropout = eqx.nn.Dropout(0.1)  # its `inference` is a bool
+    net = eqx.nn.Linear(OPERANDS[0].shape[1], 256, dtype=OPERANDS[0].dtype, key=jax.random.key(0))
+
+    def step(net: tuple[Any, Any], x: jax.Array, key: jax.Array) -> jax.Array:
+        linear, dropout = net
+        return dropout(jax.nn.silu(jax.vmap(linear)(x)), key=key)
+
+    x, key = jnp.ones(OPERANDS[0].shape, OPERANDS[0].dtype), jax.random.key(1)
+    for program in (eqx.filter_jit(bw.accelerate(step)), eqx.filter_jit(step)):
+        found = bw.explain_program(program, (net, dropout), x, key, device="sm90")
+        assert [count for _, count in found.products] == [1]
+
+
 def test_within_nnx_jit() -> None:
     nnx = pytest.importorskip("flax.nnx")
     layer = nnx.Linear(256, 256, rngs=nnx.Rngs(0), dtype=jnp.bfloat16)

@@ -57,6 +57,19 @@ def test_a_block_may_be_a_short_row(scaling: str, k: int) -> None:
     assert_exact(bw.dequantize(found), bw.dequantize(x))
 
 
+@pytest.mark.parametrize("shape", [(2, 40, 256), (3, 2, 16, 64), (0, 40, 256)])
+def test_a_scale_for_each_matrix(shape: tuple[int, ...]) -> None:
+    """As stacked weights of experts have them."""
+    x = exact_operand(np.random.default_rng(0), shape, "row")
+    scales = jnp.exp2(jnp.arange(x.scales[..., :1].size, dtype=jnp.float32))
+    scales = scales.reshape(*shape[:-2], 1, 1)
+    found = as_scaled_array((x.values, scales), "x")
+    assert found.scaling == "tensor"
+    assert_exact(bw.dequantize(found), x.values.astype(jnp.float32) * scales)
+    want = bw.scaled_matmul(found, found)
+    assert_exact(bw.scaled_matmul((x.values, scales), QArray(x.values, scales)), want)
+
+
 def test_products_are_the_same() -> None:
     rng = np.random.default_rng(0)
     x, y = exact_operand(rng, (40, 256), "1x128"), exact_operand(rng, (128, 256), "128x128")

@@ -411,6 +411,22 @@ def test_a_block_too_small_for_its_scale_stays_finite() -> None:
     assert_exact(bw.dequantize(q), x.at[1, 3].set(0))
 
 
+@pytest.mark.parametrize("other", [0.0, 1e-35, 1e-33])
+@pytest.mark.parametrize("key", [None, 0])
+def test_the_least_numbers_of_float32(other: float, key: int | None) -> None:
+    """Both of nvfp4's scales are normal numbers; so must their product be."""
+    row = np.zeros(16, np.float32)
+    row[:3] = 5e-38, 1.2e-38, -2.5e-38
+    x = np.stack([row, np.where(np.arange(16) == 7, np.float32(other), 0)])
+    q = bw.quantize(x, "nvfp4", key=None if key is None else jax.random.key(key))
+    got = np.asarray(bw.dequantize(q))
+    tiny = np.finfo(np.float32).tiny
+    assert np.abs(got[0] - row).max() <= 2 * tiny  # a step of the largest, from four scales on
+    np.testing.assert_allclose(got[1], x[1], rtol=0.15)
+    np.testing.assert_array_equal(got[x == 0], 0)
+    assert not np.signbit(got[x == 0]).any()
+
+
 @pytest.mark.parametrize("scaling", ["mxfp8", "mxfp4", "nvfp4"])
 def test_both_copies_are_rounded_by_the_same_random_numbers(scaling: str) -> None:
     q, t = bw.quantize(
