@@ -159,6 +159,7 @@ def values(*numbers: float) -> np.ndarray:
     return np.tile(np.asarray(numbers, np.float32), 8).reshape(-1, 8)
 
 
+C = 1.0625**2 + 2**-14  # exact in float32, as the square is
 # name -> (function, sums, operands). Exact in another order or with other factors first, wrong.
 EXACT: dict[str, tuple[Any, float, list[float]]] = {
     "a square of a function": (lambda z: jnp.square(jax.nn.silu(z)), -1e20, []),
@@ -168,6 +169,7 @@ EXACT: dict[str, tuple[Any, float, list[float]]] = {
     "a small power": (lambda z: jnp.tanh(z * 1e-9) + (z * 1e-9) ** 4, 1e10, []),
     "two small factors": (lambda z: jnp.tanh(z * 1e-9) + (z * 1e-9) * (z * 1e-9), 1e25, []),
     "a constant that is moved": (lambda z, x: jnp.tanh(z) + z * 1e-9 * x, 1e30, [1e16]),
+    "a large one": (lambda z, x: 0 * jnp.tanh(z) + z * 1e9 * x, 1e-30, [1e-12]),
     "scales": (lambda z, a, b: jax.nn.silu(z * a * b), 2.0**80, [2.0**-80, 2.0**-80]),
     "a scaled difference": (lambda z, x: jax.nn.sigmoid(1000 * (z - x)), 1000, [1000 - 2**-10]),
     "a difference": (lambda z, x: jax.nn.sigmoid(z - x), 65536, [65536 - 2**-7]),
@@ -179,6 +181,24 @@ EXACT: dict[str, tuple[Any, float, list[float]]] = {
     "a sum beside a function": (lambda z, x, b: jnp.tanh(b) + (z - x + b), 2**27, [2**27, 1]),
     "a sum times a function": (lambda z, x, b: jnp.tanh(b) * (z - x + b), 2**27, [2**27, 1]),
     "even and odd": (lambda z, x: jnp.tanh(3 * (1.5 * z - x * z)), 1024, [1.5 - 2**-18]),
+    "a square subtracted": (lambda z, x: x * jnp.tanh(x) + 1.7 * (C - z**2), 1.0625, [0]),
+    "a negative term": (lambda z, x: x * jnp.tanh(x) + 1.7 * (C + z), 2**-14 - C, [0]),
+    "a negative factor": (
+        lambda z, x: x * jnp.tanh(x) + 1.7 * (1000 * C + -1000 * (z * z) * x**2),
+        1.0,
+        [1.0625],
+    ),
+    "a factor of both": (lambda z, x, b: jnp.tanh(b) + (z * x) * (z * b), 1e30, [1e-30, 1e-30]),
+    "multiples of a function": (
+        lambda z, x, b: (z + jax.nn.sigmoid(99 * b) * x) - jax.nn.sigmoid(99 * b) * b,
+        -(2**27),
+        [2**27, 1],
+    ),
+    "one term in two orders": (
+        lambda z, x: (x + z * jax.nn.sigmoid(z)) + jax.nn.sigmoid(z) * z,
+        0.5,
+        [3.0],
+    ),
     "a factor beyond float32": (lambda z: jax.nn.sigmoid(z * 4.2e37), 1e-38 * 4, []),
 }
 
