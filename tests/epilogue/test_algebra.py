@@ -194,6 +194,11 @@ EXACT: dict[str, tuple[Any, float, list[float]]] = {
         -(2**27),
         [2**27, 1],
     ),
+    "multiples of a value": (
+        lambda z, x, b: 0 * jnp.tanh(b) + ((z + x) + x * b**2),
+        -(2**27),
+        [2**27, 2**-14],
+    ),
     "one term in two orders": (
         lambda z, x: (x + z * jax.nn.sigmoid(z)) + jax.nn.sigmoid(z) * z,
         0.5,
