@@ -109,7 +109,7 @@ def test_approximations(f: Any) -> None:
 def test_operations(name: str) -> None:
     f, count, most = FUNCTIONS[name]
     few = in_few_operations(traced(f, [Z] * count))
-    if name.endswith("'") and jax.version.__version_info__ < (0, 11):
+    if name.endswith(("'", "tangent")) and jax.version.__version_info__ < (0, 11):
         pytest.skip("JAX 0.10 writes the derivative of tanh in more operations")
     assert sum(step.op != "literal" for step in few.steps) == most
     assert not {"tanh", "logistic"} & {step.op for step in few.steps}
