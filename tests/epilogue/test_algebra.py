@@ -188,6 +188,11 @@ EXACT: dict[str, tuple[Any, float, list[float]]] = {
         1.0,
         [1.0625],
     ),
+    "a negative multiple": (
+        lambda z, x: 1.7 * (75 + 2**-10 + -300 * jax.nn.sigmoid(z) * jax.nn.sigmoid(x)),
+        0.0,
+        [0.0],
+    ),
     "a factor of both": (lambda z, x, b: jnp.tanh(b) + (z * x) * (z * b), 1e30, [1e-30, 1e-30]),
     "multiples of a function": (
         lambda z, x, b: (z + jax.nn.sigmoid(99 * b) * x) - jax.nn.sigmoid(99 * b) * b,
