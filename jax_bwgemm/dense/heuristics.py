@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from jax_bwgemm.config import Target
 from jax_bwgemm.dense import cluster_k
-from jax_bwgemm.dense.costs import BYTES, Candidate, evaluate, round_up
+from jax_bwgemm.dense.costs import BYTES, Candidate, ceil_div, evaluate, round_up
 from jax_bwgemm.dense.spec import GemmDims, GemmSpec
 from jax_bwgemm.dense.tile_schedule import MAX_GRID_Y
 from jax_bwgemm.product.dtypes import narrowest_bytes
@@ -46,6 +46,13 @@ LARGE_RESULTS = 2**24
 RESIDENT_BYTES = 18 * 2**20
 HIGH_BAND = 16
 HIGH_BAND_BYTES = 12 * 2**20
+# Where rows of operands have at most SHORT_ROW_BYTES along K, writing the result takes most of the
+# time. Bands then run along the shorter dimension of the result, and are higher where that has at
+# most SHORT_LENGTH clusters. Kernels that do not swap operands gain only above SHORTEST_ROW_BYTES.
+SHORT_ROW_BYTES = 768
+SHORTEST_ROW_BYTES = 256
+SHORT_LENGTH = 16
+SHORT_BANDS = (4, 8)
 # No bands either if matrices of a batch have at most this many tiles: several run at once.
 SMALL_MATRIX_TILES = 64
 # CUTLASS's kernels round the grid up to whole bands. They get bands if that adds hardly any tile
@@ -234,6 +241,8 @@ def tile_order(candidate: Candidate, dims: GemmDims, in_bytes: int) -> tuple[str
             return along, 1
         if candidate.waves == 1:
             return along, BAND_OF_ONE_WAVE
+        if dims.batch == 1 and _writes_most_of_the_time(kernel, dims, in_bytes):
+            return _along_the_shorter(kernel, dims)
         clusters = tiles_m / kernel.cluster_m if along == "m" else tiles_n / kernel.cluster_n
         if clusters <= SHORT_RASTER:
             return along, 1
@@ -256,6 +265,21 @@ def tile_order(candidate: Candidate, dims: GemmDims, in_bytes: int) -> tuple[str
         if launched <= (1 + SWIZZLE_MAX_EXTRA_TILES) * tiles_m * tiles_n:
             return "n", swizzle
     return whole, 1
+
+
+def _writes_most_of_the_time(kernel: Kernel, dims: GemmDims, in_bytes: int) -> bool:
+    """Whether K is so short that the order of tiles matters most for the results."""
+    least = 0 if kernel.swap_ab else SHORTEST_ROW_BYTES
+    return least < dims.k * in_bytes <= SHORT_ROW_BYTES
+
+
+def _along_the_shorter(kernel: Kernel, dims: GemmDims) -> tuple[str, int]:
+    """Raster order along the shorter dimension of the result, and the height of the bands."""
+    rows, columns = (dims.n, dims.m) if kernel.swap_ab else (dims.m, dims.n)
+    clusters_m = ceil_div(rows, kernel.tile_m * kernel.cluster_m)
+    clusters_n = ceil_div(columns, kernel.tile_n * kernel.cluster_n)
+    along, length = ("m", clusters_m) if rows <= columns else ("n", clusters_n)
+    return along, SHORT_BANDS[length <= SHORT_LENGTH]
 
 
 def _band_of_waves(kernel: Kernel, along: str, dims: GemmDims, in_bytes: int) -> int:

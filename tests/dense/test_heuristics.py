@@ -62,10 +62,17 @@ def chosen(
         ((10240, 4608, 8192), "128x256x64_2x1_cooperative_streamk", ("n", 2)),  # 80 x 18, 11 waves
         ((512, 28672, 4096), "128x256x64_2x1_cooperative_streamk", ("heuristic", 1)),
         ((8192, 8192, 512), "128x192x64_2x1_pingpong", ("n", 1)),  # 8 MB of rhs stay in L2
-        ((4096, 32768, 256), "128x192x64_2x1_pingpong", ("n", 16)),  # 16 MB do not beside results
+        ((4096, 32768, 512), "128x192x64_2x1_pingpong", ("n", 16)),  # 32 MB do not beside results
         ((8192, 28672, 768), "128x192x64_2x1_pingpong", ("n", 16)),  # a band's 6 MB of lhs do
         ((8192, 28672, 2048), "128x192x64_2x1_pingpong", ("n", 8)),  # 16 MB do not
         ((28672, 4096, 512), "128x144x64_2x1_pingpong_swap", ("n", 16)),  # here n is along M
+        # Rows of at most 768 bytes: along the shorter dimension of the result.
+        ((4096, 32768, 384), "128x192x64_2x1_pingpong", ("m", 8)),  # 16 clusters
+        ((4608, 32768, 384), "128x192x64_2x1_pingpong", ("m", 4)),  # 18
+        ((32768, 4096, 256), "128x192x64_2x1_pingpong", ("n", 4)),
+        ((8192, 8192, 256), "128x192x64_2x1_pingpong_swap", ("m", 4)),
+        ((16384, 4096, 64), "128x192x64_2x1_pingpong_swap", ("m", 8)),  # here m is along N
+        ((8192, 8192, 128), "128x192x64_2x1_pingpong", ("n", 1)),  # 256 bytes, not swapped
         ((1152, 8192, 512), "64x128x64_1x1_pingpong", ("m", 8)),  # 18 tiles along M
         ((512, 8192, 512), "64x128x64_1x1_pingpong", ("m", 1)),  # 8
         ((1000, 16384, 5120), "128x144x64_2x1_pingpong_swap", ("n", 1)),  # 7, along M

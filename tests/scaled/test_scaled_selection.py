@@ -67,8 +67,13 @@ def choice(product: ScaledSpec, sizes: ScaledDims) -> str:
         # Short K: one tile's results are stored while the next is multiplied.
         (
             spec("row", "row", accumulation="fast"),
-            dims(4096, 24576, 1536),
+            dims(4096, 32768, 1536),
             "e4m3_e4m3_bf16_sums_128x192x128_2x1_pingpong 1",
+        ),
+        (
+            spec("row", "row", accumulation="fast"),
+            dims(4096, 32768, 512),
+            "e4m3_e4m3_bf16_sums_128x176x128_2x1_pingpong_swap 1",
         ),
         (
             spec("row", "row", "float16", "fast"),
