@@ -20,12 +20,12 @@ from jax_bwgemm.product.kernels import Kernel
 
 PARAMETERS = {"sm90": SM90, "sm100": SM100}
 
-# Memory bandwidth in bytes per cycle: of an H200 what copies reach (docs/performance.md), of a B200
-# its data sheet's.
+# Memory bandwidth in bytes per cycle: of an H200 what copies reach
+# (docs/performance/low_precision.md), of a B200 its data sheet's.
 BYTES_PER_CYCLE = {"sm90": 2470, "sm100": 4300}
 
 # Share of a product's time that our kernels save over XLA's: the middle of the geometric means of
-# the lists of shapes in docs/performance.md.
+# the lists of shapes in docs/performance/dense.md.
 TYPICAL_GAIN = 0.04
 # The same where operands are f32, as a share of the time of bf16's product: if one is bf16, and by
 # `f32_algorithm` if both are f32.
