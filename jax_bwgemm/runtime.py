@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib
 import importlib.metadata
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -74,6 +75,29 @@ def check_versions(source: str, built: str, installed: Path) -> None:
         )
 
 
+def check_ffi_version(built: str, headers: Path) -> None:
+    """Refuses kernels whose calls the installed jaxlib does not understand.
+
+    JAX would refuse them later, when it initializes a backend, which then does not exist.
+
+    Args:
+        built: Version of the XLA FFI that the kernels were compiled for, such as ``"0.3"``.
+        headers: Folder of jaxlib's headers.
+
+    Raises:
+        ImportError: It is newer than jaxlib's.
+    """
+    text = (headers / "xla/ffi/api/c_api.h").read_text(encoding="utf-8")
+    numbers = dict(re.findall(r"^#define XLA_FFI_API_(MAJOR|MINOR) (\d+)$", text, re.MULTILINE))
+    known = int(numbers["MAJOR"]), int(numbers["MINOR"])
+    if tuple(map(int, built.split("."))) > known:
+        raise ImportError(
+            f"jax_bwgemm was compiled for version {built} of XLA's FFI, but this jaxlib has "
+            f"{known[0]}.{known[1]}: install it again with pip's build isolation (without "
+            "--no-build-isolation), or update jaxlib"
+        )
+
+
 def _source_version() -> str:
     """Version of this source folder, which `_installed_folder` has found to be one."""
     import tomllib  # only in source folders
@@ -94,6 +118,7 @@ def extension() -> ModuleType | None:
     """Loads the kernels and registers their FFI targets; None when they were not built."""
     module = _import_optional("jax_bwgemm._ext")
     if module is not None:
+        check_ffi_version(module.build_info()["xla_ffi_api"], Path(jax.ffi.include_dir()))
         for name, handlers in module.registrations().items():
             jax.ffi.register_ffi_target(name, handlers, platform="CUDA")
     return module

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import pytest
 
 import jax_bwgemm
@@ -71,3 +73,32 @@ def test_this_folders_version_is_its_modules() -> None:
     if module is None:
         pytest.skip("the kernels were not built")
     assert module.build_info()["version"] == runtime._source_version()
+
+
+def jaxlib_headers(folder: Path, minor: int) -> Path:
+    """A folder with the header of a jaxlib whose FFI has this version."""
+    header = folder / "xla" / "ffi" / "api" / "c_api.h"
+    header.parent.mkdir(parents=True)
+    header.write_text(f"#define XLA_FFI_API_MAJOR 0\n\n#define XLA_FFI_API_MINOR {minor}\n")
+    return folder
+
+
+@pytest.mark.parametrize("built", ["0.5", "0.10", "1.0"])
+def test_kernels_for_a_newer_ffi_are_refused(built: str, tmp_path: Path) -> None:
+    message = (
+        f"jax_bwgemm was compiled for version {built} of XLA's FFI, but this jaxlib has 0.4: "
+        "install it again with pip's build isolation (without --no-build-isolation), or update "
+        "jaxlib"
+    )
+    with pytest.raises(ImportError, match=f"^{re.escape(message)}$"):
+        runtime.check_ffi_version(built, jaxlib_headers(tmp_path, 4))
+
+
+@pytest.mark.parametrize("built", ["0.1", "0.4"])
+def test_kernels_for_an_older_ffi_are_loaded(built: str, tmp_path: Path) -> None:
+    runtime.check_ffi_version(built, jaxlib_headers(tmp_path, 4))
+
+
+def test_the_installed_jaxlib_says_its_version() -> None:
+    with pytest.raises(ImportError, match=r"but this jaxlib has 0\.\d+: "):
+        runtime.check_ffi_version("99.0", Path(jax.ffi.include_dir()))
