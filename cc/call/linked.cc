@@ -79,13 +79,20 @@ std::string SymbolOf(const Kernel& kernel, std::string_view form) {
   return name;
 }
 
-// Launches pass one parameter: for a second one, CUDA would read beyond the list.
+// Launches pass one parameter: for a second one, CUDA would read beyond the list. It reads as many
+// bytes of the first one as the code says. No kernel of any version has more than these.
+constexpr size_t kMostParameterBytes = 4096;
 Status CheckOneParameter(cudaKernel_t kernel, const std::string& name) {
   size_t offset, bytes;
   const auto ask = [&](size_t index) {
     return cudaFuncGetParamInfo(reinterpret_cast<const void*>(kernel), index, &offset, &bytes);
   };
   BWGEMM_RETURN_IF_CUDA_ERROR(ask(0));
+  if (bytes > kMostParameterBytes) {
+    return Status::InvalidArgument("the epilogue's kernel '" + name + "' takes " +
+                                   std::to_string(bytes) + " bytes of parameters, at most " +
+                                   std::to_string(kMostParameterBytes) + " are possible");
+  }
   const bool one = ask(1) != cudaSuccess;
   (void)cudaGetLastError();
   if (one) return Status::Ok();

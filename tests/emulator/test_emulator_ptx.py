@@ -125,6 +125,37 @@ def test_such_copies_of_other_targets_are_warned_of(dtype: str, column: int) -> 
     assert caught.value.rule == "tma-coordinate"
 
 
+LARGE_BOX = """
+.version 8.3
+.target sm_90a
+.address_size 64
+.visible .entry copy(.param .align 64 .b8 map[128]) {{
+  .reg .b32 %z;
+  .shared .align 128 .b8 buffer[2048];
+  .shared .align 8 .b64 bar;
+  mov.b32 %z, 0;
+  {copy}
+  ret;
+}}
+"""
+LOAD_BOX = """mbarrier.init.shared.b64 [bar], 1;
+  cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
+    [buffer], [map, {%z, %z, %z, %z}], [bar];"""
+STORE_BOX = """cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group
+    [map, {%z, %z, %z, %z}], [buffer];"""
+PREFETCH_BOX = "cp.async.bulk.prefetch.tensor.4d.L2.global.tile [map, {%z, %z, %z, %z}];"
+
+
+@pytest.mark.parametrize("copy", [LOAD_BOX, STORE_BOX, PREFETCH_BOX])
+@pytest.mark.parametrize("rows", [16, 32])  # 2^31 and 2^32 bytes
+def test_boxes_that_no_shared_memory_holds(copy: str, rows: int) -> None:
+    array = np.zeros((2, 4, 16, 256), np.float64)
+    box = emulator.TensorMap(array, (rows, 256, 256, 256))
+    message = f"the box of a tensor map takes {rows * 2**27} bytes, shared memory has 232448"
+    with pytest.raises(emulator.LaunchFault, match=message):
+        emulator.Module(LARGE_BOX.format(copy=copy)).launch("copy", box)
+
+
 def test_rows_are_gathered_and_scattered() -> None:
     source = np.random.default_rng(0).standard_normal((20, 40)).astype(np.float32)
     target = np.full_like(source, -1)

@@ -108,6 +108,16 @@ class TestCalls:
         with pytest.raises(jax.errors.JaxRuntimeError, match="has not exactly one parameter"):
             jax.block_until_ready(self.call(linked, epilogue=code, epilogue_digest="other"))
 
+    def test_code_with_larger_parameters_than_any_kernel(self, linked) -> None:
+        """The process would read beyond what the launch passes."""
+        ptx = base64.b64decode(linked.code).decode().rstrip("\0")
+        size = re.compile(r"(\.entry \w+\(\s*\.param[^\[]*\[)\d+\]")
+        other = size.sub(r"\g<1>65536]", ptx)
+        assert other != ptx
+        code = base64.b64encode(other.encode() + b"\0").decode()
+        with pytest.raises(jax.errors.JaxRuntimeError, match="takes 65536 bytes of parameters, at"):
+            jax.block_until_ready(self.call(linked, epilogue=code, epilogue_digest="large"))
+
     def test_other_kernels_take_no_second_matrix(self, linked) -> None:
         dense = next(
             k for k in runtime.emulated_kernels()

@@ -102,9 +102,13 @@ Box make_row_box(const TensorMap& map, const std::array<int32_t, 5>& start, uint
 uint32_t row_box_footprint(const TensorMap& map) { return 4 * row_pitch(map); }
 
 uint32_t box_footprint(const TensorMap& map) {
-  uint32_t rows = 1;
-  for (int d = 1; d < map.rank; ++d) rows *= box_count(map, d);
-  return rows * row_pitch(map);
+  return static_cast<uint32_t>(unbounded_box_footprint(map));
+}
+
+uint64_t unbounded_box_footprint(const TensorMap& map) {
+  uint64_t bytes = row_pitch(map);
+  for (int d = 1; d < map.rank; ++d) bytes *= box_count(map, d);
+  return bytes;
 }
 
 }  // namespace bwgemm::emulator

@@ -58,6 +58,11 @@ TensorMap read_tensor_map(Warp& warp, const TensorOperand& operand, int lane) {
   if (map.rank != operand.rank) {
     warp.fault("tensor map of rank %d used with .%dd", map.rank, operand.rank);
   }
+  const uint64_t most = warp.launch().config().shared_per_cta;
+  if (const uint64_t bytes = unbounded_box_footprint(map); bytes > most) {
+    warp.fault("the box of a tensor map takes %llu bytes, shared memory has %llu",
+               static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(most));
+  }
   if (operand.four_rows && map.box[1] != 1) {
     warp.fault("four rows are copied by tensor maps whose box has one row, this one has %u",
                map.box[1]);
