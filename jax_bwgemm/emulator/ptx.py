@@ -312,7 +312,7 @@ def _pack(what: str, arg: Any, size: int) -> bytes:
     elif isinstance(arg, np.generic) and not arg.dtype.hasobject:
         data = arg.tobytes()
     elif isinstance(arg, int):
-        if not -(1 << (8 * size - 1)) <= arg < 1 << (8 * size):
+        if not size or not -(1 << (8 * size - 1)) <= arg < 1 << (8 * size):
             raise _launch_error(f"{what} has {size} bytes, too few for {arg}")
         data = (arg % (1 << (8 * size))).to_bytes(size, "little")
     elif isinstance(arg, float):

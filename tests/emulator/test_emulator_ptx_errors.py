@@ -55,6 +55,12 @@ def test_the_last_line_is_named_like_the_others() -> None:
     assert (caught.value.line, caught.value.text) == (4, "bogus")
 
 
+def test_a_parameter_of_no_bytes_takes_no_number() -> None:
+    module = emulator.Module(HEADER + ".visible .entry k(.param .b8 p[0]) { ret; }")
+    with pytest.raises(ValueError, match=r"'p'\) of kernel 'k' has 0 bytes, too few for 1"):
+        module.launch("k", 1)
+
+
 def test_ptx_must_be_text() -> None:
     with pytest.raises(TypeError, match="PTX must be a str, got bytes"):
         emulator.Module(b"")  # type: ignore[arg-type]
