@@ -99,24 +99,24 @@ class TestCalls:
         with pytest.raises(jax.errors.JaxRuntimeError, match=message):
             jax.block_until_ready(self.call(linked, **changes))
 
-    def test_code_with_more_parameters_than_a_launch_passes(self, linked) -> None:
+    @pytest.mark.parametrize(
+        ("pattern", "other", "message"),
+        [  # parameters of the kernel that the launch does not pass
+            (r"(\.entry \w+\(\s*\.param[^)]*?)\s*\)", r"\1,\n.param .u64 second)",
+             "has not exactly one parameter"),
+            (r"(\.entry \w+\(\s*\.param[^\[]*\[)\d+\]", r"\g<1>65536]",
+             "takes 65536 bytes of parameters, at most 4096"),
+        ],
+        ids=["a second one", "a larger one"],
+    )  # fmt: skip
+    def test_code_with_other_parameters(self, linked, pattern, other, message) -> None:
+        """The process would read beyond what it passes."""
         ptx = base64.b64decode(linked.code).decode().rstrip("\0")
-        entry = re.compile(r"(\.entry \w+\(\s*\.param[^)]*?)\s*\)")
-        other = entry.sub(r"\1,\n.param .u64 second)", ptx)
-        assert other != ptx
-        code = base64.b64encode(other.encode() + b"\0").decode()
-        with pytest.raises(jax.errors.JaxRuntimeError, match="has not exactly one parameter"):
-            jax.block_until_ready(self.call(linked, epilogue=code, epilogue_digest="other"))
-
-    def test_code_with_larger_parameters_than_any_kernel(self, linked) -> None:
-        """The process would read beyond what the launch passes."""
-        ptx = base64.b64decode(linked.code).decode().rstrip("\0")
-        size = re.compile(r"(\.entry \w+\(\s*\.param[^\[]*\[)\d+\]")
-        other = size.sub(r"\g<1>65536]", ptx)
-        assert other != ptx
-        code = base64.b64encode(other.encode() + b"\0").decode()
-        with pytest.raises(jax.errors.JaxRuntimeError, match="takes 65536 bytes of parameters, at"):
-            jax.block_until_ready(self.call(linked, epilogue=code, epilogue_digest="large"))
+        changed = re.sub(pattern, other, ptx)
+        assert changed != ptx
+        code = base64.b64encode(changed.encode() + b"\0").decode()
+        with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+            jax.block_until_ready(self.call(linked, epilogue=code, epilogue_digest=message))
 
     def test_other_kernels_take_no_second_matrix(self, linked) -> None:
         dense = next(

@@ -35,8 +35,8 @@ Box make_row_box(const TensorMap& map, const std::array<int32_t, 5>& start, uint
 
 // Bytes of shared memory from the box's address to its end.
 uint32_t box_footprint(const TensorMap& map);
-// The same of any map that is valid alone: up to 2^42. Only boxes that shared memory can hold have
-// the other functions' results.
+// The same in 64 bits. Boxes that shared memory cannot hold are refused by it, before the other
+// functions, which count in 32 bits, are called.
 uint64_t unbounded_box_footprint(const TensorMap& map);
 uint32_t row_box_footprint(const TensorMap& map);
 
