@@ -17,15 +17,17 @@ void LoadAhead(Load load) {
   (void)cudaGetLastError();
 }
 
+constexpr const char* kWho = "jax_bwgemm";
+
 template <const Roles& kFixed>
 ffi::Error Instantiate(ffi::Dictionary config) {
-  ProductCall call;
-  Roles roles;
-  const Status status = DecodeConfig(kFixed, config, &call, &roles);
-  if (status.ok()) {
-    LoadAhead([&](int device) { return Prepare(call, device); });
-  }
-  return ToFfiError(status);
+  return RunHandler(kWho, [&] {
+    ProductCall call;
+    Roles roles;
+    const Status status = DecodeConfig(kFixed, config, &call, &roles);
+    if (status.ok()) LoadAhead([&](int device) { return Prepare(call, device); });
+    return status;
+  });
 }
 
 // Nothing is allocated or waited for on the stream, and group sizes are read on the device alone:
@@ -33,26 +35,32 @@ ffi::Error Instantiate(ffi::Dictionary config) {
 template <const Roles& kFixed>
 ffi::Error Execute(cudaStream_t stream, int32_t device, ffi::RemainingArgs operands,
                    ffi::RemainingRets results, ffi::Dictionary config) {
-  const CaptureScope scope;  // of a kernel that is loaded late
-  ProductCall call;
-  const Status status = DecodeCall(kFixed, operands, results, config, &call);
-  return ToFfiError(status.ok() ? Run(call, device, stream) : status);
+  return RunHandler(kWho, [&] {
+    const CaptureScope scope;  // of a kernel that is loaded late
+    ProductCall call;
+    const Status status = DecodeCall(kFixed, operands, results, config, &call);
+    return status.ok() ? Run(call, device, stream) : status;
+  });
 }
 
 ffi::Error InstantiateQuantize(ffi::Dictionary config) {
-  QuantizeCall call;
-  Roles roles;
-  const Status status = DecodeConfig(config, &call, &roles);
-  if (status.ok()) LoadAhead([&](int device) { return PrepareQuantize(call, device); });
-  return ToFfiError(status);
+  return RunHandler(kWho, [&] {
+    QuantizeCall call;
+    Roles roles;
+    const Status status = DecodeConfig(config, &call, &roles);
+    if (status.ok()) LoadAhead([&](int device) { return PrepareQuantize(call, device); });
+    return status;
+  });
 }
 
 ffi::Error ExecuteQuantize(cudaStream_t stream, int32_t device, ffi::RemainingArgs operands,
                            ffi::RemainingRets results, ffi::Dictionary config) {
-  const CaptureScope scope;
-  QuantizeCall call;
-  const Status status = DecodeQuantize(operands, results, config, &call);
-  return ToFfiError(status.ok() ? RunQuantize(call, device, stream) : status);
+  return RunHandler(kWho, [&] {
+    const CaptureScope scope;
+    QuantizeCall call;
+    const Status status = DecodeQuantize(operands, results, config, &call);
+    return status.ok() ? RunQuantize(call, device, stream) : status;
+  });
 }
 
 }  // namespace

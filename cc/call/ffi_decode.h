@@ -1,6 +1,7 @@
 // What all FFI handlers read and return: buffers, members of `config`, errors.
 #pragma once
 
+#include <exception>
 #include <string>
 #include <string_view>
 
@@ -39,6 +40,17 @@ Status DecodeBuffers(const char* what, std::string_view roles, size_t count, Get
 }
 
 ffi::Error ToFfiError(const Status& status);
+
+// What a handler returns: the error of body(), a Status, or of what it throws, which must not get
+// into XLA. who: throws, for messages.
+template <class Body>
+ffi::Error RunHandler(const char* who, Body body) {
+  try {
+    return ToFfiError(body());
+  } catch (const std::exception& e) {
+    return ffi::Error(ffi::ErrorCode::kInternal, std::string(who) + ": " + e.what());
+  }
+}
 
 template <class T>
 Status Read(const ffi::Dictionary& config, const ffi::Dictionary::Iterator& member, T* value) {

@@ -5,6 +5,7 @@ add_library(bwgemm_emulator STATIC
   ptx/constants.cc
   ptx/operands.cc
   ptx/parser.cc
+  ptx/statements.cc
   ptx/quoting.cc
   machine/error.cc
   machine/rules.cc

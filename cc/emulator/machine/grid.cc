@@ -11,6 +11,7 @@ namespace {
 
 constexpr uint32_t kMaxThreadsPerSm = 2048;
 constexpr uint32_t kMaxCtasPerSm = 32;
+constexpr uint64_t kMaxLocalBytesOfLaunch = uint64_t{1} << 32;  // of the CTAs that run at once
 
 }  // namespace
 
@@ -76,6 +77,18 @@ void Launch::validate() {
   if (dynamic_shared_ > config_.shared_per_cta || used > config_.shared_per_cta) {
     reject(format("%zu bytes of shared memory per CTA, at most %zu allowed", used,
                   config_.shared_per_cta));
+  }
+  const uint64_t places =
+      uint64_t{std::max<uint32_t>(1, ctas_per_sm(config_, kernel_, block_, dynamic_shared_))} *
+      static_cast<uint64_t>(config_.sm_count);
+  const uint64_t lanes = uint64_t{warps_of(static_cast<uint32_t>(threads))} * kWarpSize;
+  const uint64_t local = std::min(grid_.count(), places) * lanes * kernel_.local_bytes;
+  if (local > kMaxLocalBytesOfLaunch) {
+    reject(
+        format("the CTAs that run at once need %llu bytes of local memory, at most %llu are "
+               "possible: use fewer threads, or a smaller sm_count",
+               static_cast<unsigned long long>(local),
+               static_cast<unsigned long long>(kMaxLocalBytesOfLaunch)));
   }
 }
 

@@ -1,7 +1,6 @@
 #include "emulator/runtime/product_emulated.h"
 
 #include <cstring>
-#include <exception>
 #include <string>
 #include <vector>
 
@@ -58,13 +57,11 @@ Status RunEmulated(const ProductCall& call) {
 template <const Roles& kFixed>
 ffi::Error Execute(ffi::RemainingArgs operands, ffi::RemainingRets results,
                    ffi::Dictionary config) {
-  try {
+  return RunHandler("emulator", [&] {
     ProductCall call;
     const Status status = DecodeCall(kFixed, operands, results, config, &call);
-    return ToFfiError(status.ok() ? RunEmulated(call) : status);
-  } catch (const std::exception& e) {
-    return ffi::Error(ffi::ErrorCode::kInternal, std::string("emulator: ") + e.what());
-  }
+    return status.ok() ? RunEmulated(call) : status;
+  });
 }
 
 }  // namespace

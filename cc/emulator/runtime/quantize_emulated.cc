@@ -1,7 +1,6 @@
 #include "emulator/runtime/quantize_emulated.h"
 
 #include <cstring>
-#include <exception>
 #include <string>
 #include <vector>
 
@@ -36,13 +35,11 @@ Status RunEmulated(const QuantizeCall& call) {
 
 ffi::Error Execute(ffi::RemainingArgs operands, ffi::RemainingRets results,
                    ffi::Dictionary config) {
-  try {
+  return RunHandler("emulator", [&] {
     QuantizeCall call;
     const Status status = DecodeQuantize(operands, results, config, &call);
-    return ToFfiError(status.ok() ? RunEmulated(call) : status);
-  } catch (const std::exception& e) {
-    return ffi::Error(ffi::ErrorCode::kInternal, std::string("emulator: ") + e.what());
-  }
+    return status.ok() ? RunEmulated(call) : status;
+  });
 }
 
 }  // namespace
