@@ -6,7 +6,10 @@ kernel table is read from cc/dense/kernels.def, so that everything above the FFI
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 
 # Before jax is imported. Several processes of pytest-xdist share a GPU and the cores: NumPy's
 # threads would only wait for each other. The CPU client reads its flag once.
@@ -20,6 +23,13 @@ _FLAGS = [
     "--xla_cpu_parallel_codegen_split_count=1",
 ]
 os.environ["XLA_FLAGS"] = " ".join([*_FLAGS, os.environ.get("XLA_FLAGS", "")]).strip()
+# Processes of one run share what they compile: small functions of jax.numpy, mostly.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    _CACHE = tempfile.mkdtemp(prefix="jax_bwgemm_tests_")
+    atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _CACHE
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import argparse  # noqa: E402
 import gc  # noqa: E402
@@ -65,7 +75,7 @@ def _share(value: str) -> int:
     return int(value)
 
 
-SHARE_OF_THE_SUITE = 3  # one case in so many: half the time, and every test and kernel still runs
+SHARE_OF_THE_SUITE = 4  # one case in so many: every test and kernel still runs, in far less time
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -120,9 +120,10 @@ def test_random_problems_are_exact() -> None:
 def test_the_tool_runs_here(capsys: pytest.CaptureFixture[str]) -> None:
     import sanitize_scaled
 
-    arguments = ["--random", "2", "--implementation", "emulator", "--filter", "swap"]
+    counts = ["--random", "2", "--random-grouped", "3"]
+    arguments = [*counts, "--implementation", "emulator", "--filter", "swap"]
     assert sanitize_scaled.main(arguments) == 0
-    assert "2 random problems, 0 wrong" in capsys.readouterr().out
+    assert capsys.readouterr().out == "5 random problems, 0 wrong\n"
     assert sanitize_scaled.main([*arguments[:-1], "nothing"]) == 2
     assert "no scaled kernel has 'nothing' in its name" in capsys.readouterr().err
     assert "sanitize_scaled" in sys.modules
