@@ -1,7 +1,8 @@
 """The primitive ``bw_gemm_gated_p``: two products of one lhs, and an elementwise function of both.
 
-Where a kernel computes all of it, it is one call. Everywhere else, and for every transformation, it
-is `separate`: the products' own primitives, and the function of one of them after it.
+Where a kernel computes all of it, it is one call. Stacked matrices may also be two calls, which
+read their columns in place. Everywhere else, and for every transformation, it is `separate`: the
+products' own primitives, and the function of one of them after it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from jax_bwgemm.dense.primitive import gemm
 from jax_bwgemm.dense.tuning_config import TuningConfig
 from jax_bwgemm.epilogue.fused import Fused
 from jax_bwgemm.epilogue.gated_call import GatedProblem, prepare_gated, run_gated
+from jax_bwgemm.epilogue.gated_pair import prepare_pair, run_pair
+from jax_bwgemm.epilogue.linking import only_platform
 from jax_bwgemm.epilogue.primitive import gemm_with_epilogue, one_device
 from jax_bwgemm.product.implementations import log_once
 from jax_bwgemm.product.primitive import EXPLAINED_BY
@@ -144,7 +147,10 @@ def halves(stacked: jax.Array) -> tuple[jax.Array, jax.Array]:
 def _abstract_eval(*operands: core.ShapedArray, gated: Gated) -> list[core.ShapedArray]:
     # Linking takes seconds: it begins now, for all of a program's products side by side.
     a, weights, _ = _parts(operands, gated)
-    prepare_gated((a, *weights), gated.problem)
+    one = prepare_gated((a, *weights), gated.problem)
+    platform = only_platform()
+    if gated.stacked and not one and platform is not None and gated.config is None:
+        prepare_pair((a, *weights), gated.of_gate, gated.keeps_products, platform)
     plain = (core.ShapedArray(x.shape, x.dtype) == x.update(weak_type=False) for x in operands)
     if all(plain):
         types = gated.problem.result_types
@@ -209,6 +215,11 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, gated: Gated) -> Seque
             why = found
             log_once(f"{spec}: two products and a function are not one kernel: {why}")
         gated.check_may_be_separate(why)
+        if gated.stacked and reason is None:
+            pair = run_pair(xs, here.of_gate, gated.keeps_products, platform)
+            if not isinstance(pair, str):
+                return pair
+            log_once(f"{spec}: stacked matrices are one product, and a pass over it: {pair}")
         return separate(*xs, gated=gated, partitioned=compat.is_partitioned(ctx))
 
     return mlir.lower_fun(local, multiple_results=True)(ctx, *operands)

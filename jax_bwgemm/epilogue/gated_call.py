@@ -28,12 +28,6 @@ from jax_bwgemm.product.implementations import PLATFORMS
 from jax_bwgemm.product.kernels import Kernel
 from jax_bwgemm.product.lowering import choose
 
-# Above _LONG_K, two separate products hide what they read and write, and the kernel of both takes
-# longer than predicted, by _LONG_SHARE for each of its results. Fitted to times of an H200. With
-# few rows this does not apply: reading the matrices is the limit, whatever K is.
-_LONG_K, _FEW_ROWS = 1536, 128
-_LONG_SHARE = 0.03
-
 
 @dataclasses.dataclass(frozen=True)
 class GatedProblem:
@@ -118,8 +112,10 @@ def run_gated(
     return first_linked(problem.spec.policy.implementations, platform, attempt)
 
 
-def prepare_gated(factors: Sequence[Any], problem: GatedProblem) -> None:
+def prepare_gated(factors: Sequence[Any], problem: GatedProblem) -> bool:
     """Begins to link what `run_gated` will need if the program runs on this process's only device.
+
+    Returns whether it will need something.
 
     Args:
         factors: A and the matrices, or their types.
@@ -131,6 +127,8 @@ def prepare_gated(factors: Sequence[Any], problem: GatedProblem) -> None:
             call = choose_gated(name, platform, problem, factors)
             if not isinstance(call, str):
                 start_linking(call.selection.kernel.name, problem.hook, ptx=name == "emulator")
+                return True
+    return False
 
 
 def choose_gated(
@@ -174,12 +172,9 @@ def choose_gated(
     usable, _ = heuristics.rank(
         _Both().kernels(name), call.folded.spec, dtype, call.dims, call.target
     )
-    long = k > _LONG_K and call.dims.m > _FEW_ROWS
-    share = _LONG_SHARE * len(problem.result_types) if long else 0.0
     types, dims, target = problem.result_types, call.dims, call.target
     cycles = {
         c.kernel.name: linked_cycles(c, problem.of_sums, types, dims, target, products=2)
-        * (1 + share)
         for c in usable
     }
     best = min(cycles, key=cycles.__getitem__)

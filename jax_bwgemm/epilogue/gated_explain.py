@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
+from jax_bwgemm.config import links_epilogues
 from jax_bwgemm.dense.contraction import DENSE
+from jax_bwgemm.dense.spec import GemmSpec
+from jax_bwgemm.epilogue.gated import Gated
 from jax_bwgemm.epilogue.gated_call import choose_gated
+from jax_bwgemm.epilogue.gated_pair import pair_refusal
 from jax_bwgemm.product.explain import Explanation, explain_product, place
 from jax_bwgemm.product.flops import flops_of
 from jax_bwgemm.product.implementations import PLATFORMS
@@ -42,11 +47,23 @@ def explain(eqn: Any, device: Any) -> Explanation:
                 swizzle=selected.swizzle,
                 flops=2 * flops_of(dims),
             )
+    reason = f"not one kernel: {reason or f'no kernels for {platform}'}"
+    stacked = problem.stacked
+    if stacked and _is_a_pair(factors, gated, spec, platform):
+        k, _, n = factors[1].shape
+        stacked, b = False, jax.ShapeDtypeStruct((1, k, n), b.dtype)
+        reason = f"the second has the function linked into the kernel; {reason}"
     found = explain_product(DENSE, problem.spec, (a, b), device)
-    what = found.problem if problem.stacked else f"two products of {found.problem}"
     return dataclasses.replace(
         found,
-        problem=what,
-        flops=found.flops if problem.stacked else 2 * found.flops,
-        reason=f"{found.reason}; not one kernel: {reason or f'no kernels for {platform}'}",
+        problem=found.problem if stacked else f"two products of {found.problem}",
+        flops=found.flops if stacked else 2 * found.flops,
+        reason=f"{found.reason}; {reason}",
     )
+
+
+def _is_a_pair(factors: Sequence[Any], gated: Gated, spec: GemmSpec, platform: str) -> bool:
+    """Whether stacked matrices are multiplied one after the other: see `gated_pair`."""
+    fused = dataclasses.replace(gated.of_gate, spec=spec)
+    fused = fused.with_product() if gated.keeps_products else fused
+    return links_epilogues() and pair_refusal(factors, fused, platform) is None

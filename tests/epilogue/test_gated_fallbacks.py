@@ -117,9 +117,8 @@ class TestFallbacks:
         np.testing.assert_allclose(hidden.astype(F32), want, atol=0.05, rtol=0.05)
         np.testing.assert_allclose(sums.astype(F32), jnp.sum(want, 0), atol=0.5, rtol=0.05)
 
-    @pytest.mark.parametrize(("k", "stacked", "taken"), [(768, True, True), (4096, False, False)])
-    def test_pays_where_k_is_short(self, k, stacked, taken) -> None:
-        """A pair's products hide what they read and write where K is long."""
+    @pytest.mark.parametrize(("k", "stacked"), [(768, True), (4096, False)])
+    def test_one_kernel_pays_on_an_h200(self, k, stacked) -> None:
         m, n = 8192, 3072
 
         def f(x: Any, weights: Any) -> Any:
@@ -132,7 +131,7 @@ class TestFallbacks:
         each = jax.ShapeDtypeStruct((k, n), jnp.bfloat16)
         weights = jax.ShapeDtypeStruct((k, 2, n), jnp.bfloat16) if stacked else (each, each)
         with config.target("sm90", 132):
-            assert ("_gated" in jax.jit(f).lower(x, weights).as_text()) == taken
+            assert "_gated" in jax.jit(f).lower(x, weights).as_text()
 
     def test_operands_of_two_types(self) -> None:
         a, b = jnp.ones((16, 64), jnp.bfloat16), jnp.ones((64, 2, 16), F32)
