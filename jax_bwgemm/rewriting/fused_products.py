@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from jax_bwgemm.dense.contraction import DENSE
 from jax_bwgemm.dense.primitive import bw_gemm_p
 from jax_bwgemm.dense.spec import matrices
 from jax_bwgemm.epilogue.fused import Fused
+from jax_bwgemm.epilogue.gated import Gated, gated_gemm
+from jax_bwgemm.epilogue.gated_fused import GatedFused, stacked_shape
 from jax_bwgemm.epilogue.grouped_primitive import GroupedFused, grouped_with_epilogue
 from jax_bwgemm.epilogue.hook import MAX_SUMS
 from jax_bwgemm.epilogue.primitive import gemm_with_epilogue
@@ -81,7 +84,7 @@ class Function:
 
 
 class Kind:
-    """Dense products, and what is the same for all.
+    """What is the same for all, as it is for dense products.
 
     Attributes:
         fused: What the primitive computes.
@@ -173,6 +176,43 @@ class Kind:
         return gemm_with_epilogue(*factors, operands, fused)
 
 
+class _Dense(Kind):
+    """Dense products. Kernels of two have both halves of the columns apart."""
+
+    def halves(self, readers: list[Any], shape: Shape) -> list[Any]:
+        return _halves(readers, shape)
+
+    def described(
+        self, product: Any, shape: Shape, operands: list[Any], function: Function
+    ) -> tuple[Any, list[Shape]] | None:
+        (result,) = product.outvars
+        if result.aval.size != 2 * math.prod(shape):
+            return super().described(product, shape, operands, function)
+        spec, b = product.params["spec"], product.invars[1].aval
+        explicit = any(compat.explicit_sharding(x.aval) for x in product.invars)
+        if function.sums or function.halves or explicit or spec.majors != "kn" or b.shape[0] != 1:
+            return None
+        given = [jax.ShapeDtypeStruct(shape, spec.out_dtype), *operands]
+        found = traced_program(function.results, spec.out_dtype, shape, [], given)
+        if found is None:
+            return None
+        program, (_, *shapes) = found
+        program = as_matrix(program, shape)
+        if isinstance(program, str):
+            return None
+        results = of_shapes(function.results, [x.shape for x in given], 1)
+        gate = Fused(spec, results, program, function.types, shape)
+        return GatedFused(Gated(gate, stacked=True)), shapes
+
+    def bind(
+        self, factors: Sequence[jax.Array], operands: Sequence[jax.Array], fused: Any
+    ) -> list[jax.Array]:
+        if not isinstance(fused, GatedFused):
+            return super().bind(factors, operands, fused)
+        a, b = factors
+        return gated_gemm(a, [b.reshape(stacked_shape(b.shape))], operands, fused.gated)
+
+
 class _Grouped(Kind):
     """Products of groups of rows, whose kernels sum over columns."""
 
@@ -208,22 +248,7 @@ class _Grouped(Kind):
         )
 
     def halves(self, readers: list[Any], shape: Shape) -> list[Any]:
-        if len(shape) != 2 or shape[1] % 2:
-            return []
-        half = shape[1] // 2
-        if [e.primitive.name for e in readers] == ["split"]:
-            (eqn,) = readers
-            if eqn.params["axis"] == 1 and tuple(eqn.params["sizes"]) == (half, half):
-                return list(eqn.outvars)
-        if [e.primitive.name for e in readers] != ["slice"] * 2:
-            return []
-        by_start = {}
-        for eqn in readers:
-            (rows, start), (end, stop) = eqn.params["start_indices"], eqn.params["limit_indices"]
-            strides = eqn.params["strides"]
-            if (rows, end, stop - start) == (0, shape[0], half) and set(strides or (1,)) == {1}:
-                by_start[start] = eqn.outvars[0]
-        return [by_start[0], by_start[half]] if set(by_start) == {0, half} else []
+        return _halves(readers, shape) if len(shape) == 2 else []
 
     def reads_badly(
         self, operands: list[Any], flow: Dataflow, stored: Container[Any], shape: Shape
@@ -322,11 +347,32 @@ class _ScaledGrouped(_Grouped):
 
 
 KINDS: dict[Any, Kind] = {
-    bw_gemm_p: Kind(),
+    bw_gemm_p: _Dense(),
     bw_m_grouped_p: _Grouped(),
     bw_scaled_matmul_p: _Scaled(),
     bw_scaled_ragged_p: _ScaledGrouped(),
 }
+
+
+def _halves(readers: list[Any], shape: Shape) -> list[Any]:
+    """Both halves of an array's columns, if its readers are what divides it."""
+    if shape[-1] % 2:
+        return []
+    last, half = len(shape) - 1, shape[-1] // 2
+    if [e.primitive.name for e in readers] == ["split"]:
+        (eqn,) = readers
+        if eqn.params["axis"] == last and tuple(eqn.params["sizes"]) == (half, half):
+            return list(eqn.outvars)
+    if [e.primitive.name for e in readers] != ["slice"] * 2:
+        return []
+    by_start = {}
+    for eqn in readers:
+        *zeros, start = eqn.params["start_indices"]
+        *ends, stop = eqn.params["limit_indices"]
+        whole = not any(zeros) and tuple(ends) == shape[:-1] and stop - start == half
+        if whole and set(eqn.params["strides"] or (1,)) == {1}:
+            by_start[start] = eqn.outvars[0]
+    return [by_start[0], by_start[half]] if set(by_start) == {0, half} else []
 
 
 def _sums_over(eqn: Any, shape: Shape, axes: tuple[int, ...]) -> bool:

@@ -48,6 +48,7 @@ _PLACES = {
     "shard_map": "shard_map",
     "closed_call": "call",
     "core_call": "call",
+    "eval_jaxpr": "call",
 }
 
 

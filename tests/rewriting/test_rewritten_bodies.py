@@ -62,6 +62,7 @@ BODIES = {
         lambda c, _: (jax.checkpoint(jax.jit(lambda y: y @ x))(c), None), x, length=2
     )[0],
     "vmap": lambda x: jax.vmap(lambda y: y @ x)(jnp.stack([x, x])),
+    "traced": lambda x: jax.jit(lambda y: y @ y).trace(x)(x),
     "ragged": lambda x: lax.ragged_dot(x, jnp.stack([x, x]), jnp.array([3, SIZE - 3])),
 }
 
@@ -107,7 +108,8 @@ def loss(f: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
 
 
 @pytest.mark.parametrize(
-    "name", ["jit", "scan", "cond", "checkpoint", "custom_vjp", "nested", "ragged", "vmap"]
+    "name",
+    ["jit", "scan", "cond", "checkpoint", "custom_vjp", "nested", "ragged", "vmap", "traced"],
 )
 def test_gradients_inside_and_outside(name: str) -> None:
     f, x = BODIES[name], square()
