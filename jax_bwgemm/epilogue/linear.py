@@ -102,9 +102,10 @@ def gated_linear_unit(
     """``activation(x @ gate) * (x @ up)``: SwiGLU with ``"silu"``, GEGLU with ``"gelu"``.
 
     On Hopper, both products and what follows are one kernel where that is predicted to take less
-    time. Elsewhere stacked weights are one product with 2 N columns, and both products are rounded
-    to their type. What follows is computed in float32 and rounded once. Derivatives are computed
-    from the rounded products.
+    time. Elsewhere a pair of weights is two products, and stacked weights are two that read their
+    columns in place or one with 2 N columns, whichever is predicted to take less time. Products of
+    other kernels are rounded to their type. What follows is computed in float32 and rounded once.
+    Derivatives are computed from the rounded products.
 
     Args:
         x: [..., K].
