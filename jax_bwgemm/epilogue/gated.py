@@ -65,6 +65,11 @@ class Gated:
         spec = fused.spec.with_policy(config=self.config)
         return GatedProblem(spec, program, types, self.stacked)
 
+    @property
+    def of_pair(self) -> Fused:
+        """What the first product's kernel returns where the second has one of its own."""
+        return self.of_gate.with_product() if self.keeps_products else self.of_gate
+
     def check_may_be_separate(self, why: str) -> None:
         """Asking for a particular kernel never falls back silently.
 
@@ -150,7 +155,7 @@ def _abstract_eval(*operands: core.ShapedArray, gated: Gated) -> list[core.Shape
     one = prepare_gated((a, *weights), gated.problem)
     platform = only_platform()
     if gated.stacked and not one and platform is not None and gated.config is None:
-        prepare_pair((a, *weights), gated.of_gate, gated.keeps_products, platform)
+        prepare_pair((a, *weights), gated.of_pair, platform)
     plain = (core.ShapedArray(x.shape, x.dtype) == x.update(weak_type=False) for x in operands)
     if all(plain):
         types = gated.problem.result_types
@@ -216,7 +221,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *operands: Any, gated: Gated) -> Seque
             log_once(f"{spec}: two products and a function are not one kernel: {why}")
         gated.check_may_be_separate(why)
         if gated.stacked and reason is None:
-            pair = run_pair(xs, here.of_gate, gated.keeps_products, platform)
+            pair = run_pair(xs, here.of_pair, platform)
             if not isinstance(pair, str):
                 return pair
             log_once(f"{spec}: stacked matrices are one product, and a pass over it: {pair}")

@@ -64,6 +64,5 @@ def explain(eqn: Any, device: Any) -> Explanation:
 
 def _is_a_pair(factors: Sequence[Any], gated: Gated, spec: GemmSpec, platform: str) -> bool:
     """Whether stacked matrices are multiplied one after the other: see `gated_pair`."""
-    fused = dataclasses.replace(gated.of_gate, spec=spec)
-    fused = fused.with_product() if gated.keeps_products else fused
+    fused = dataclasses.replace(gated.of_pair, spec=spec)
     return links_epilogues() and pair_refusal(factors, fused, platform) is None

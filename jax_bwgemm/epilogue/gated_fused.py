@@ -51,9 +51,7 @@ class GatedFused:
         a, b = factors
         given = a, jax.ShapeDtypeStruct(stacked_shape(b.shape), b.dtype)
         call = choose_gated(name, platform, self.gated.problem, given)
-        fused = self.gated.of_gate
-        fused = fused.with_product() if self.gated.keeps_products else fused
-        if isinstance(call, str) and pair_refusal(given, fused, platform) is None:
+        if isinstance(call, str) and pair_refusal(given, self.gated.of_pair, platform) is None:
             return None
         return call
 

@@ -23,19 +23,16 @@ from jax_bwgemm.product.lowering import choose, run_on_device
 from jax_bwgemm.product.windows import Window, Windows, Within
 
 
-def run_pair(
-    operands: Sequence[jax.Array], fused: Fused, products: bool, platform: str
-) -> list[jax.Array] | str:
+def run_pair(operands: Sequence[jax.Array], fused: Fused, platform: str) -> list[jax.Array] | str:
     """Emits one device's products, or says why one product and a pass are better.
 
     Args:
         operands: A, the stacked matrices and the function's other operands.
-        fused: The first product and the function ``f(gate, up, *operands)``.
-        products: Whether both products are returned as well, last.
+        fused: The first product and the function ``f(gate, up, *operands)``. If it keeps the
+            product, both products are returned as well, last.
         platform: JAX platform being lowered for.
     """
     a, stacked, *rest = operands
-    fused = fused.with_product() if products else fused
     if reason := pair_refusal((a, stacked), fused, platform):
         return reason
     k, _, n = stacked.shape
@@ -60,19 +57,17 @@ def run_pair(
     )
     if isinstance(results, str):
         return results
-    return [*results, ups] if products else results
+    return [*results, ups] if fused.keeps_product else results
 
 
-def prepare_pair(factors: Sequence[Any], fused: Fused, products: bool, platform: str) -> None:
+def prepare_pair(factors: Sequence[Any], fused: Fused, platform: str) -> None:
     """Begins to link what `run_pair` will need if the program runs on this process's only device.
 
     Args:
         factors: Types of A and the stacked matrices.
         fused: As of `run_pair`.
-        products: As of `run_pair`.
         platform: The device's.
     """
-    fused = fused.with_product() if products else fused
     if pair_refusal(factors, fused, platform) is None:
         given = factors[0], _columns(factors[1])
         more = fused.program, fused.result_types, fused.form
